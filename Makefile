@@ -1,0 +1,43 @@
+# Two commands: `make quickstart` and `make test`. Both set up `.venv` first, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN ?= runs/quickstart
+
+.PHONY: help setup quickstart test lint format types unit clean
+
+help: ## what can be made
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
+
+# The stamp is newer than pyproject.toml once everything in it is installed, so a second run installs nothing.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ERPCNet needs Python 3.11 or newer; set PYTHON=..."; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.installed ## create .venv and install the package
+
+quickstart: setup ## draw the embedded dataset, train ERPCNet on it and evaluate it
+	$(BIN)/erpcnet data make creatures data/creatures
+	$(BIN)/erpcnet train --config creatures --data data/creatures --out $(RUN)
+
+test: lint types unit ## lint, format check, types, tests
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(BIN)/pytest
+
+format: setup ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the virtual environment and caches, not data or runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,230 @@
+"""The command line: `erpcnet train`, `evaluate`, `predict`, `data`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from erpcnet import __version__
+from erpcnet.errors import InputError
+
+USAGE = """\
+erpcnet: zero-shot image recognition that looks where it needs to.
+
+  erpcnet train --config PRESET_OR_YAML --data DIR --out RUN    train and evaluate
+  erpcnet evaluate RUN [--data DIR] [--json]                    evaluate a run again
+  erpcnet predict RUN IMAGE... [--classes all] [--json]         name what is in pictures
+  erpcnet data make creatures DIR                               draw the embedded dataset
+  erpcnet data check DIR [--json]                               read everything once and report
+  erpcnet presets                                               the names --config takes
+
+`erpcnet COMMAND --help` says more. Exit codes: 0 done, 1 checked and found wanting, 2 wrong input.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; a person's mistake is one sentence on standard error and exit code 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"erpcnet {__version__}")
+        return 0
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": _train,
+        "evaluate": _evaluate,
+        "predict": _predict,
+        "data": _data,
+        "presets": _presets,
+    }
+    try:
+        if words[0] not in commands:
+            raise InputError(f"there is no command '{words[0]}'; the commands are {', '.join(commands)}.")
+        return commands[words[0]](words[1:])
+    except InputError as error:
+        print(f"erpcnet: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("erpcnet: interrupted", file=sys.stderr)
+        return 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one sentence, like everyone's."""
+
+    def error(self, message: str) -> Any:
+        raise InputError(f"{self.prog}: {message}; see `{self.prog} --help`.")
+
+
+def _train(words: list[str]) -> int:
+    from erpcnet.config import config_parser, one_line, read_values, to_config
+    from erpcnet.runs import train_run
+
+    parser = config_parser(
+        prog="erpcnet train",
+        description="Train ERPCNet (Stage I, then Stage II) on a dataset, evaluate it, and leave a run.",
+    )
+    parser.add_argument("--config", help="a preset (see `erpcnet presets`) or a YAML file of settings")
+    # --data names the dataset; the settings of the input are --data.image_size and so on.
+    parser.add_argument("--out", default="runs/latest", help="folder for the run")
+    words, data = _take_option(words, "--data", "data")
+    words, name = _take_option(words, "--config", "creatures")
+    if "-h" in words or "--help" in words:
+        parser.print_help()
+        return 0
+    try:
+        values = parser.parse_args(words, namespace=parser.parse_object(read_values(name)))
+    except argparse.ArgumentError as error:
+        raise InputError(f"erpcnet train: {one_line(error)}") from None
+    out = values.pop("out")
+    values.pop("config")
+    config = to_config(config_parser(), values)
+    Console(stderr=True).print(config.to_yaml(), highlight=False, markup=False, end="")
+    metrics = train_run(config, data, out)
+    print_metrics([metrics.to_json()], title=str(out))
+    return 0
+
+
+def _take_option(words: list[str], flag: str, default: str) -> tuple[list[str], str]:
+    """Take `flag VALUE` or `flag=VALUE` out of the words; the last one counts."""
+    rest: list[str] = []
+    value = default
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == flag:
+            if position + 1 == len(words):
+                raise InputError(f"{flag} needs a value after it.")
+            value = words[position + 1]
+            position += 2
+            continue
+        if word.startswith(f"{flag}="):
+            value = word.removeprefix(f"{flag}=")
+        else:
+            rest.append(word)
+        position += 1
+    return rest, value
+
+
+def _evaluate(words: list[str]) -> int:
+    from erpcnet.runs import dataset_of, evaluate_run
+
+    parser = _Parser(prog="erpcnet evaluate", description="Evaluate a run's network on the test images.")
+    parser.add_argument("run", help="folder that `erpcnet train` left")
+    parser.add_argument("--data", help="the dataset; by default the one that the run was trained on")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args(words)
+    found = evaluate_run(options.run, options.data or dataset_of(options.run)).to_json()
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print_metrics([found], title=options.run)
+    return 0
+
+
+def _predict(words: list[str]) -> int:
+    from dataclasses import asdict
+
+    from erpcnet.inference.explain import draw_localities
+    from erpcnet.runs import load
+
+    parser = _Parser(prog="erpcnet predict", description="Name what is in pictures, from attributes alone.")
+    parser.add_argument("run", help="folder that `erpcnet train` left")
+    parser.add_argument("images", nargs="+", help="picture files")
+    parser.add_argument(
+        "--classes", default="unseen", help="'unseen' (default), 'all', or names separated by commas"
+    )
+    parser.add_argument("--picture", metavar="FILE", help="also draw where it looked, as a PNG")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    options = parser.parse_args(words)
+    candidates = options.classes if options.classes in ("unseen", "all") else options.classes.split(",")
+    found = load(options.run).predict(options.images, candidates)
+    if options.picture:
+        draw_localities(options.images, found, [None] * len(found), options.picture)
+    if options.json:
+        pairs = zip(options.images, found, strict=True)
+        print(json.dumps([{"image": path, **asdict(recognition)} for path, recognition in pairs], indent=2))
+        return 0
+    table = Table("image", "class", "confidence", "steps")
+    for path, recognition in zip(options.images, found, strict=True):
+        table.add_row(path, recognition.name, f"{recognition.confidence:.1%}", str(recognition.steps))
+    Console().print(table)
+    return 0
+
+
+def _data(words: list[str]) -> int:
+    parser = _Parser(prog="erpcnet data", description="Make and check datasets.")
+    actions = parser.add_subparsers(dest="action", required=True, parser_class=_Parser)
+    make = actions.add_parser("make", help="draw an embedded dataset")
+    make.add_argument("name", choices=["creatures"])
+    make.add_argument("folder")
+    make.add_argument("--seed", type=int, default=0, help="decides every pixel")
+    check = actions.add_parser("check", help="read everything once and report what is wrong")
+    check.add_argument("folder")
+    check.add_argument("--json", action="store_true", help="print the report as JSON")
+    options = parser.parse_args(words)
+    return _make(options) if options.action == "make" else _check(options)
+
+
+def _make(options: argparse.Namespace) -> int:
+    from erpcnet.data.creatures import CreatureSettings, is_creatures, make_creatures
+
+    settings = CreatureSettings(seed=options.seed)
+    folder = Path(options.folder)
+    if is_creatures(folder, settings):
+        print(f"{folder} holds these creatures already")
+        return 0
+    make_creatures(folder, settings)
+    print(f"drew creatures into {folder}")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from erpcnet.data.check import check_dataset
+
+    report = check_dataset(options.folder)
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+        return 0 if report.ok else 1
+    table = Table("", "", title=options.folder)
+    for name, value in report.facts.items():
+        table.add_row(name, str(value))
+    Console().print(table)
+    for problem in report.problems:
+        print(problem)
+    print("all is well" if report.ok else f"{len(report.problems)} problems")
+    return 0 if report.ok else 1
+
+
+def _presets(words: list[str]) -> int:
+    from erpcnet.config import list_presets
+
+    _Parser(prog="erpcnet presets", description="The names that --config takes.").parse_args(words)
+    print("\n".join(list_presets()))
+    return 0
+
+
+def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
+    """Figures in per cent, a row a run."""
+    table = Table(title=title)
+    percent = {"t1": "T1", "t1_per_image": "T1 per image", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
+    for name in ("variant", *percent.values(), "mean steps", "sigma", "delta", "protocol"):
+        table.add_column(name, justify="left" if name in ("variant", "protocol") else "right")
+    for row in rows:
+        sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
+        shares = [f"{100 * row[name]:.1f}" for name in percent]
+        steps, delta = f"{row['mean_steps']:.2f}", f"{row['delta']:.2f}"
+        table.add_row(row["variant"], *shares, steps, sigma, delta, row["protocol"])
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""The whole configuration: typed dataclasses, filled from a preset or a YAML file and overridden by flags."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+
+from erpcnet.data.settings import DataSettings
+from erpcnet.errors import InputError
+from erpcnet.evaluation.settings import EvaluationSettings
+from erpcnet.model.settings import ModelSettings, Variant
+from erpcnet.training.settings import Stage1Settings, Stage2Settings
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+@dataclass
+class Config:
+    """Everything that decides a run, but the data."""
+
+    variant: Variant = "erpcnet"
+    """erpcnet, rpcnet (no entropy), pcnet (random localities) or globalnet (no localities)."""
+    seed: int = 0
+    """The same seed gives the same weights on the same machine."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of the convolutions; heads and policy are fp32. `auto`: bf16 on GPUs that have it, fp32 elsewhere."""
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    stage1: Stage1Settings = field(default_factory=Stage1Settings)
+    stage2: Stage2Settings = field(default_factory=Stage2Settings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+
+    def to_yaml(self) -> str:
+        """All settings, as a file that `--config` takes."""
+        values = asdict(self)
+        values["data"]["crop_scale"] = list(values["data"]["crop_scale"])
+        return yaml.safe_dump(values, sort_keys=False)
+
+
+def list_presets() -> list[str]:
+    """Names that `--config` takes."""
+    return sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in resources.files("erpcnet.presets").iterdir()
+        if entry.name.endswith(".yaml") and not entry.name.startswith("_")
+    )
+
+
+def load_config(name: str | Path | None = None, **overrides: Any) -> Config:
+    """A configuration from a preset's name or a YAML file; `overrides` are nested dictionaries or values."""
+    values = _merge(read_values(name) if name is not None else {}, overrides)
+    return to_config(config_parser(), values)
+
+
+def config_parser(**options: Any) -> ArgumentParser:
+    """A parser with a flag for every setting."""
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, **options)
+    parser.add_class_arguments(Config, None)
+    return parser
+
+
+def to_config(parser: ArgumentParser, values: dict[str, Any] | Namespace) -> Config:
+    """Checked values to the dataclasses; what does not fit is refused by name."""
+    try:
+        parsed = values if isinstance(values, Namespace) else parser.parse_object(values)
+        made = parser.instantiate(parsed)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"configuration: {one_line(error)}") from None
+    return Config(**{name: getattr(made, name) for name in Config.__dataclass_fields__})
+
+
+def one_line(error: Exception) -> str:
+    """jsonargparse's messages span lines; a user reads one."""
+    return " ".join(str(error).split())
+
+
+def read_values(name: str | Path) -> dict[str, Any]:
+    """The settings of a preset or a YAML file; `extends: NAME` in it names what it builds on."""
+    text = _read(name)
+    try:
+        values = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise InputError(f"{name} is no YAML file: {one_line(error)}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{name} must hold settings as 'name: value', not {type(values).__name__}.")
+    base = values.pop("extends", None)
+    return values if base is None else _merge(read_values(base), values)
+
+
+def _read(name: str | Path) -> str:
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise InputError(
+                f"{path} is not there; --config takes a YAML file or one of {', '.join(list_presets())}."
+            )
+        return path.read_text(encoding="utf-8")
+    preset = resources.files("erpcnet.presets") / f"{name}.yaml"
+    if not preset.is_file():
+        close = difflib.get_close_matches(str(name), list_presets(), n=1)
+        hint = f", perhaps '{close[0]}'" if close else ""
+        raise InputError(f"there is no preset '{name}'{hint}; the presets are {', '.join(list_presets())}.")
+    return preset.read_text(encoding="utf-8")
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, group by group."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged

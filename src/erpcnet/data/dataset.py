@@ -1,0 +1,148 @@
+"""What a zero-shot dataset is, whatever files it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from erpcnet.errors import InputError
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Seen classes parted once more, to choose settings on classes that training never saw."""
+
+    train: IntArray
+    val: IntArray
+
+
+@dataclass(frozen=True)
+class ZeroShotDataset:
+    """Images with class labels, a table of class attributes, and who is seen and unseen.
+
+    `train`, `test_seen` and `test_unseen` index the instances; `boxes` (left, upper, right, lower in pixels of
+    the stored image) is there when an instance is a part of its image, as in aPY.
+    """
+
+    name: str
+    root: Path
+    classes: tuple[str, ...]
+    attribute_names: tuple[str, ...]
+    attributes: FloatArray
+    image_paths: tuple[str, ...]
+    labels: IntArray
+    train: IntArray
+    test_seen: IntArray
+    test_unseen: IntArray
+    folds: tuple[Fold, ...] = ()
+    boxes: IntArray | None = None
+    extras: dict[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_attributes()
+        self._check_splits()
+
+    def _check_attributes(self) -> None:
+        shape = (len(self.classes), len(self.attribute_names))
+        if self.attributes.shape != shape:
+            raise InputError(
+                f"{self.root}: the attribute table is {self.attributes.shape}, but there are {shape[0]} classes "
+                f"and {shape[1]} attribute names; give every class one row with one value per attribute."
+            )
+        if not np.isfinite(self.attributes).all():
+            row, column = np.argwhere(~np.isfinite(self.attributes))[0]
+            raise InputError(
+                f"{self.root}: attribute '{self.attribute_names[column]}' of class '{self.classes[row]}' is "
+                f"{self.attributes[row, column]}; every attribute must be a finite number."
+            )
+        empty = np.flatnonzero(np.linalg.norm(self.attributes, axis=1) == 0)
+        if empty.size:
+            raise InputError(
+                f"{self.root}: every attribute of class '{self.classes[empty[0]]}' is 0, so nothing tells it "
+                "apart; give it at least one attribute that is not 0."
+            )
+
+    def _check_splits(self) -> None:
+        for name in ("train", "test_unseen"):
+            if getattr(self, name).size == 0:
+                raise InputError(f"{self.root}: no image is in the split '{name}'; it needs at least one.")
+        both = np.intersect1d(self.seen, self.unseen)
+        if both.size:
+            raise InputError(
+                f"{self.root}: class '{self.classes[both[0]]}' is both seen (it has training images) and unseen "
+                "(it has images in test_unseen); put all of its images on one side."
+            )
+        foreign = np.setdiff1d(self.labels[self.test_seen], self.seen)
+        if foreign.size:
+            raise InputError(
+                f"{self.root}: class '{self.classes[foreign[0]]}' has images in test_seen but none in train; "
+                "move some to train or all to test_unseen."
+            )
+
+    @cached_property
+    def seen(self) -> IntArray:
+        """Classes with training images, in ascending order."""
+        return np.unique(self.labels[self.train])
+
+    @cached_property
+    def unseen(self) -> IntArray:
+        """Classes met at test only, in ascending order."""
+        return np.unique(self.labels[self.test_unseen])
+
+    @cached_property
+    def unit_attributes(self) -> FloatArray:
+        """phi(y): attribute rows of length 1."""
+        norms = np.linalg.norm(self.attributes, axis=1, keepdims=True)
+        return (self.attributes / norms).astype(np.float32)
+
+    def fold(self, number: int, holdout: float = 0.2, seed: int = 0) -> ZeroShotDataset:
+        """This dataset with validation classes in the place of the unseen ones; test images are not in it.
+
+        A share `holdout` of the images of the remaining seen classes plays the part of test_seen.
+        """
+        if not 0 <= number < len(self.folds):
+            raise InputError(f"{self.root}: there is no validation fold {number}; it has {len(self.folds)}.")
+        fold = self.folds[number]
+        rows = self.train[np.isin(self.labels[self.train], fold.train)]
+        train, kept = hold_out(rows, self.labels, holdout, seed)
+        return replace(
+            self,
+            name=f"{self.name}-fold{number}",
+            train=train,
+            test_seen=kept,
+            test_unseen=self.train[np.isin(self.labels[self.train], fold.val)],
+            folds=(),
+        )
+
+
+def hold_out(rows: IntArray, labels: IntArray, share: float, seed: int) -> tuple[IntArray, IntArray]:
+    """Part `rows` into (kept, held out), class by class; a class keeps at least one image."""
+    random = np.random.default_rng(seed)
+    kept: list[IntArray] = []
+    held: list[IntArray] = []
+    for label in np.unique(labels[rows]):
+        own = random.permutation(rows[labels[rows] == label])
+        count = min(round(len(own) * share), len(own) - 1)
+        held.append(own[:count])
+        kept.append(own[count:])
+    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(held))
+
+
+def draw_folds(seen: IntArray, count: int = 3, share: float = 0.25, seed: int = 0) -> tuple[Fold, ...]:
+    """Folds for a dataset that brings none: each holds out `share` of the seen classes, at least two."""
+    if len(seen) < 4:
+        return ()
+    size = max(2, round(len(seen) * share))
+    random = np.random.default_rng(seed)
+    folds = []
+    for _ in range(count):
+        val = np.sort(random.permutation(seen)[:size])
+        folds.append(Fold(train=np.setdiff1d(seen, val), val=val))
+    return tuple(folds)

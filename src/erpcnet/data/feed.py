@@ -1,0 +1,85 @@
+"""Batches from the cache: cropped, flipped and normalised on the training device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from erpcnet.data.cache import ImageCache
+from erpcnet.data.dataset import IntArray
+from erpcnet.data.views import centre_boxes, random_boxes, take_views
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`images` [N, 3, size, size], and `rows` [N]: where the images stand in the dataset."""
+
+    images: Tensor
+    rows: Tensor
+
+
+class ImageFeed:
+    """Feeds the images of a cache; the pixels lie on the device if they are allowed that much of its memory."""
+
+    def __init__(
+        self,
+        cache: ImageCache,
+        image_size: int,
+        device: torch.device | str = "cpu",
+        *,
+        crop_scale: tuple[float, float] = (0.08, 1.0),
+        flip: float = 0.5,
+        centre: float = 0.875,
+        on_device_gib: float = 32.0,
+    ) -> None:
+        self.device = torch.device(device)
+        self.image_size, self.crop_scale, self.flip, self.centre = image_size, crop_scale, flip, centre
+        self._shapes = torch.from_numpy(cache.shapes).to(self.device)
+        self._cache = cache
+        self._resident: Tensor | None = None
+        if self.device.type == "cuda" and cache.pixels.nbytes <= on_device_gib * 2**30:
+            self._resident = torch.from_numpy(np.asarray(cache.pixels)).to(self.device)
+
+    def epoch(
+        self, rows: IntArray, batch_size: int, generator: torch.Generator, *, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[Batch]:
+        """Every row once in random order, as random views; the last, smaller batch is left out.
+
+        `share` = (rank, processes): of every batch each process gets its own part.
+        """
+        order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
+        for number in range(self.batches(len(rows), batch_size)):
+            yield self._random_view(order[number * batch_size : (number + 1) * batch_size], generator, share)
+
+    def batches(self, count: int, batch_size: int) -> int:
+        """How many batches an epoch over `count` rows has."""
+        return max(1, count // batch_size)
+
+    def plain(self, rows: IntArray, batch_size: int) -> Iterator[Batch]:
+        """The rows in their order, as centre views; the last batch may be smaller."""
+        for batch in torch.from_numpy(rows).split(batch_size):
+            boxes = centre_boxes(self._shapes[batch.to(self.device)], self.centre)
+            yield Batch(take_views(self._pixels(batch), boxes, self.image_size), batch)
+
+    def augmented(self, rows: IntArray, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """The rows in their order, as random views; the last batch may be smaller."""
+        for batch in torch.from_numpy(rows).split(batch_size):
+            yield self._random_view(batch, generator)
+
+    def _random_view(
+        self, rows: Tensor, generator: torch.Generator, share: tuple[int, int] = (0, 1)
+    ) -> Batch:
+        # Every process draws for all rows and keeps its own, so that one process and many see the same views.
+        boxes = random_boxes(self._shapes[rows.to(self.device)], generator, self.crop_scale)
+        flip = (torch.rand(len(rows), generator=generator) < self.flip).to(self.device)
+        own = slice(share[0], None, share[1])
+        return Batch(take_views(self._pixels(rows[own]), boxes[own], self.image_size, flip[own]), rows[own])
+
+    def _pixels(self, rows: Tensor) -> Tensor:
+        if self._resident is not None:
+            return self._resident[rows.to(self.device)]
+        return torch.from_numpy(self._cache.pixels[rows.numpy()]).to(self.device, non_blocking=True)

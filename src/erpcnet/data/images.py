@@ -1,0 +1,61 @@
+"""Opening image files as people have them."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from erpcnet.errors import InputError
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+MAX_PIXELS = 200_000_000  # a larger picture is taken for a decompression bomb
+
+
+def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Image.Image:
+    """The picture in RGB as a person would see it: turned as its EXIF says, first frame, on white."""
+    path = Path(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                if file.width * file.height > MAX_PIXELS:
+                    raise InputError(
+                        f"{path} has {file.width} x {file.height} pixels; make it smaller than {MAX_PIXELS}."
+                    )
+                picture = to_rgb(ImageOps.exif_transpose(file))
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there.") from None
+    except Exception as error:  # Pillow's decoders raise nearly anything on broken files
+        raise InputError(
+            f"{path} does not decode as an image ({error}); replace the file or take it out."
+        ) from None
+    return picture if box is None else _cut(picture, box, path)
+
+
+def to_rgb(picture: Image.Image) -> Image.Image:
+    """Any Pillow mode to RGB: 16 bits are scaled, transparency lies on white."""
+    if picture.mode.startswith(("I", "F")):
+        values = np.asarray(picture, dtype=np.float32)
+        top = 65535.0 if values.max(initial=0) > 255 else 255.0
+        return Image.fromarray((values / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+    return picture.convert("RGB")
+
+
+def _cut(picture: Image.Image, box: npt.NDArray[np.int64], path: Path) -> Image.Image:
+    left, upper, right, lower = (int(edge) for edge in box)
+    left, upper = max(left, 0), max(upper, 0)
+    right, lower = min(right, picture.width), min(lower, picture.height)
+    if right <= left or lower <= upper:
+        raise InputError(
+            f"{path}: the box {box.tolist()} lies outside of the {picture.width} x {picture.height} image."
+        )
+    return picture.crop((left, upper, right, lower))

@@ -1,0 +1,36 @@
+"""Every setting of the input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from erpcnet.errors import InputError
+
+
+@dataclass
+class DataSettings:
+    """How images are cut and enlarged."""
+
+    image_size: int = 224
+    """Side of the network's input."""
+    cache_size: int | None = None
+    """Side at which images are kept; unset: a seventh more than the input."""
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    """Share of an image's area that a training view covers."""
+    flip: float = 0.5
+    """How often a training view is mirrored."""
+    centre: float = 0.875
+    """Share of the short side that the test view covers."""
+
+    def __post_init__(self) -> None:
+        if self.image_size < 32:
+            raise InputError(f"data.image_size is {self.image_size}; it must be at least 32.")
+        low, high = self.crop_scale
+        if not 0 < low <= high <= 1:
+            raise InputError(
+                f"data.crop_scale is {self.crop_scale}; it must be two shares, 0 < LOW <= HIGH <= 1."
+            )
+
+    @property
+    def stored_size(self) -> int:
+        return self.cache_size or round(self.image_size * 8 / 7)

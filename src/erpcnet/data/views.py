@@ -1,0 +1,65 @@
+"""Crops of cached images, a whole batch at a time, on whatever device holds the pixels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torchvision.ops import roi_align
+
+# Statistics of ImageNet, which every pretrained backbone of torchvision and most of timm expect.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+
+def random_boxes(
+    shapes: Tensor,
+    generator: torch.Generator,
+    scale: tuple[float, float],
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Tensor:
+    """Random resized crops: area a share of the image in `scale`, aspect in `ratio`, anywhere inside.
+
+    shapes: [N, 2] height and width. Returns [N, 4] x1, y1, x2, y2 as shares of width and height.
+    """
+    count, device = len(shapes), shapes.device
+    draw = torch.rand(4, count, generator=generator).to(device)
+    area = scale[0] + (scale[1] - scale[0]) * draw[0]
+    aspect = torch.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * draw[1])
+    image_aspect = shapes[:, 1] / shapes[:, 0]
+    # A crop that would stick out is narrowed to the image, as if drawn from a smaller area.
+    width = (area * aspect / image_aspect).sqrt().clamp(max=1)
+    height = (area * image_aspect / aspect).sqrt().clamp(max=1)
+    left, upper = draw[2] * (1 - width), draw[3] * (1 - height)
+    return torch.stack([left, upper, left + width, upper + height], dim=1)
+
+
+def centre_boxes(shapes: Tensor, share: float) -> Tensor:
+    """The middle square whose side is `share` of the image's short side. Returns as `random_boxes`."""
+    side = shapes.min(dim=1, keepdim=True).values * share
+    half = (side / shapes).flip(1) / 2  # (width, height) shares
+    return torch.cat([0.5 - half, 0.5 + half], dim=1)
+
+
+def take_views(pixels: Tensor, boxes: Tensor, size: int, flip: Tensor | None = None) -> Tensor:
+    """Cut `boxes` out of squeezed pictures and make them `size` x `size`, normalised.
+
+    pixels: [N, 3, S, S] uint8; boxes: [N, 4] shares; flip: [N] bool. Returns [N, 3, size, size] float32.
+    """
+    side = pixels.shape[-1]
+    rows = torch.arange(len(pixels), device=boxes.device, dtype=boxes.dtype)[:, None]
+    views = roi_align(
+        pixels.float(), torch.cat([rows, boxes * side], dim=1), size, sampling_ratio=-1, aligned=True
+    )
+    if flip is not None:
+        views = torch.where(flip[:, None, None, None], views.flip(3), views)
+    # Convolutions are fastest on this layout, on GPUs and on most CPUs.
+    return normalise(views).contiguous(memory_format=torch.channels_last)
+
+
+def normalise(pixels: Tensor) -> Tensor:
+    """Values 0 to 255 to what backbones expect."""
+    mean = torch.tensor(MEAN, device=pixels.device)[:, None, None] * 255
+    std = torch.tensor(STD, device=pixels.device)[:, None, None] * 255
+    return (pixels - mean) / std

@@ -1,0 +1,225 @@
+"""ZSL and GZSL of a network on a dataset, and sigma and delta chosen without looking at the test classes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from erpcnet.data import ImageFeed, ZeroShotDataset
+from erpcnet.data.dataset import IntArray
+from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
+from erpcnet.evaluation.stacking import Curve, StackedScores, curve, stack
+from erpcnet.model import ERPCNet
+from erpcnet.model.reward import rewards, steps_taken
+from erpcnet.model.walk import Order, PolicyOrder, RandomOrder, Walk, walk
+from erpcnet.training.tables import LocalityTable, build_table
+
+Protocol = Literal["validation", "fixed", "peer"]
+# r = beta (p + p) can pass 2 where beta passes 1; the last one never stops.
+SIGMAS = (*(round(0.1 * step, 1) for step in range(1, 23)), float("inf"))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is chosen after training: when to stop, and what seen classes give up."""
+
+    sigma: float
+    delta: float
+    protocol: Protocol
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What `metrics.json` holds: accuracies and areas as shares of 1."""
+
+    t1: float
+    t1_per_image: float
+    u: float
+    s: float
+    h: float
+    ausuc: float
+    delta: float
+    sigma: float
+    mean_steps: float
+    protocol: str
+    seed: int
+    variant: str
+    dataset: str
+    t1_by_step: list[float]
+    t1_global: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; a sigma that never stops is null, since JSON has no infinity."""
+        values = asdict(self)
+        values["sigma"] = None if self.sigma == float("inf") else self.sigma
+        return values
+
+
+@dataclass(frozen=True)
+class EvaluationWalks:
+    """T steps over all test images, from which every sigma and delta can be read."""
+
+    network: ERPCNet
+    dataset: ZeroShotDataset
+    seen: Walk
+    unseen: Walk
+
+    def labels(self, which: Literal["seen", "unseen"]) -> Tensor:
+        """The true classes [N], as numbers of the dataset."""
+        rows = self.dataset.test_seen if which == "seen" else self.dataset.test_unseen
+        return torch.from_numpy(self.dataset.labels[rows]).to(self.unseen.whole.device)
+
+    def stopped_scores(
+        self, which: Literal["seen", "unseen"], classes: IntArray, sigma: float
+    ) -> tuple[Tensor, Tensor]:
+        """Scores [N, C] of `classes` where each image stops, and the steps taken [N]."""
+        seen = self.seen if which == "seen" else self.unseen
+        return stopped_scores(self.network, seen, self.phi(classes), sigma)
+
+    def phi(self, classes: IntArray) -> Tensor:
+        """Unit-length attributes of `classes`, where the walks are."""
+        return torch.from_numpy(self.dataset.unit_attributes[classes]).to(self.unseen.whole.device)
+
+
+@torch.inference_mode()
+def stopped_scores(network: ERPCNet, seen: Walk, phi: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+    """What a walk of T steps would have answered had it stopped at sigma: scores [N, C] and steps [N]."""
+    if network.steps == 0:
+        return network.scores(seen.whole, None, phi), seen.steps
+    of_joint, of_global = network.joint_fit(seen.joint, phi), network.global_fit(seen.whole, phi)
+    union = of_joint + of_global[:, None]
+    if network.policy is None:  # PCNet takes all of its steps
+        return union[:, -1], seen.steps
+    beta = seen.beta if network.uses_entropy else 1.0
+    taken = steps_taken(rewards(of_joint, of_global, union.argmax(dim=2), beta), sigma)
+    rows = torch.arange(len(taken), device=taken.device)
+    return union[rows, taken - 1], taken
+
+
+def usual_order(network: ERPCNet, seed: int) -> Order:
+    """The order a variant looks in: its policy, or chance."""
+    return RandomOrder(seed) if network.policy is None else PolicyOrder(network.policy)
+
+
+def build_test_tables(
+    network: ERPCNet, dataset: ZeroShotDataset, feed: ImageFeed, batch_size: int
+) -> dict[str, LocalityTable]:
+    """Every locality of the test images of seen and of unseen classes."""
+    parts = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}
+    return {
+        name: build_table(
+            network, feed.plain(rows, batch_size), -(-len(rows) // batch_size), f"Test images, {name}"
+        )
+        for name, rows in parts.items()
+        if len(rows)
+    }
+
+
+@torch.inference_mode()
+def walk_tables(
+    network: ERPCNet, dataset: ZeroShotDataset, tables: dict[str, LocalityTable], order: Order
+) -> EvaluationWalks:
+    """Walk over the test images in an order."""
+    walks = {
+        name: walk(network, table.take(torch.arange(len(table), device=table.rows.device)), order)
+        for name, table in tables.items()
+    }
+    return EvaluationWalks(network, dataset, seen=walks.get("seen", walks["unseen"]), unseen=walks["unseen"])
+
+
+def choose_sigma(walks: EvaluationWalks) -> float:
+    """The sigma with the fewest steps that loses nothing against never stopping, on these walks."""
+    if walks.network.policy is None:
+        return float("inf")
+    labels, classes = walks.labels("unseen"), walks.dataset.unseen
+    found: list[tuple[float, float, float]] = []
+    for sigma in SIGMAS:
+        scores, steps = walks.stopped_scores("unseen", classes, sigma)
+        predicted = torch.from_numpy(classes).to(scores.device)[scores.argmax(dim=1)]
+        found.append((per_class_accuracy(predicted, labels), float(steps.double().mean()), sigma))
+    never = found[-1][0]
+    return min((steps, sigma) for accuracy, steps, sigma in found if accuracy >= never - 1e-12)[1]
+
+
+def seen_unseen_curve(walks: EvaluationWalks, sigma: float) -> Curve:
+    """U and S over delta."""
+    seen, unseen = (_stacked(walks, which, sigma)[0] for which in ("seen", "unseen"))
+    return curve(seen, walks.labels("seen"), unseen, walks.labels("unseen"))
+
+
+def choose_settings(
+    walks: EvaluationWalks, sigma: float | None, delta: float | None, protocol: Protocol
+) -> Settings:
+    """sigma, then delta, from these walks, where they are not given."""
+    sigma = choose_sigma(walks) if sigma is None else sigma
+    if delta is None:
+        delta = seen_unseen_curve(walks, sigma).best()[0] if len(walks.dataset.test_seen) else 0.0
+    return Settings(sigma, delta, protocol)
+
+
+def measure(walks: EvaluationWalks, settings: Settings, seed: int) -> Metrics:
+    """All figures of one network."""
+    dataset, network = walks.dataset, walks.network
+    labels = walks.labels("unseen")
+    classes = torch.from_numpy(dataset.unseen).to(labels.device)
+    scores, steps = walks.stopped_scores("unseen", dataset.unseen, settings.sigma)
+    predicted = classes[scores.argmax(dim=1)]
+    u = s = ausuc = 0.0
+    if len(dataset.test_seen):
+        (seen, _), (unseen, _) = (_stacked(walks, which, settings.sigma) for which in ("seen", "unseen"))
+        u = per_class_accuracy(unseen.predict(settings.delta), labels)
+        s = per_class_accuracy(seen.predict(settings.delta), walks.labels("seen"))
+        ausuc = seen_unseen_curve(walks, settings.sigma).ausuc()
+    return Metrics(
+        t1=per_class_accuracy(predicted, labels),
+        t1_per_image=per_image_accuracy(predicted, labels),
+        u=u,
+        s=s,
+        h=harmonic_mean(u, s),
+        ausuc=ausuc,
+        delta=settings.delta,
+        sigma=settings.sigma,
+        mean_steps=float(steps.double().mean()),
+        protocol=settings.protocol,
+        seed=seed,
+        variant=network.variant,
+        dataset=dataset.name,
+        t1_by_step=accuracy_by_step(walks),
+        t1_global=_global_accuracy(walks),
+    )
+
+
+@torch.inference_mode()
+def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
+    """Unseen T1 of the union prediction after each of T steps, nobody stopping."""
+    network, labels, classes = walks.network, walks.labels("unseen"), walks.dataset.unseen
+    if network.steps == 0:
+        return []
+    scores = network.scores(walks.unseen.whole, walks.unseen.joint, walks.phi(classes))
+    predicted = torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=2)]
+    return [per_class_accuracy(predicted[:, step], labels) for step in range(network.steps)]
+
+
+@torch.inference_mode()
+def _global_accuracy(walks: EvaluationWalks) -> float:
+    """Unseen T1 of a_g alone."""
+    classes, labels = walks.dataset.unseen, walks.labels("unseen")
+    scores = walks.network.global_fit(walks.unseen.whole, walks.phi(classes))
+    return per_class_accuracy(torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=1)], labels)
+
+
+def _stacked(
+    walks: EvaluationWalks, which: Literal["seen", "unseen"], sigma: float
+) -> tuple[StackedScores, Tensor]:
+    """Best seen and unseen classes, as numbers of the dataset, where each image stops among all classes."""
+    dataset = walks.dataset
+    classes = np.concatenate([dataset.seen, dataset.unseen])
+    scores, steps = walks.stopped_scores(which, classes, sigma)
+    numbers = torch.from_numpy(classes).to(scores.device)
+    is_seen = torch.arange(len(classes), device=scores.device) < len(dataset.seen)
+    found = stack(scores, is_seen)
+    return StackedScores(numbers[found.best_seen], numbers[found.best_unseen], found.gap), steps

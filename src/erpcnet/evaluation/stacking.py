@@ -1,0 +1,76 @@
+"""Calibrated stacking: seen classes give delta up, so that unseen ones stand a chance.
+
+Whatever delta is, an image's answer is either its best seen class or its best unseen class, and it changes sides
+where delta passes the gap between the two scores. So all deltas are known from one sort.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from erpcnet.evaluation.metrics import class_weights, harmonic_mean
+
+
+@dataclass(frozen=True)
+class StackedScores:
+    """Each image's best seen and best unseen class [N], and the gap between their scores [N]."""
+
+    best_seen: Tensor
+    best_unseen: Tensor
+    gap: Tensor
+
+    def predict(self, delta: float) -> Tensor:
+        """The answers at one delta; a tie goes to the seen class."""
+        return torch.where(self.gap >= delta, self.best_seen, self.best_unseen)
+
+
+def stack(scores: Tensor, seen: Tensor) -> StackedScores:
+    """scores [N, C] over all classes, seen [C] bool."""
+    of_seen = scores.masked_fill(~seen, float("-inf")).max(dim=1)
+    of_unseen = scores.masked_fill(seen, float("-inf")).max(dim=1)
+    return StackedScores(of_seen.indices, of_unseen.indices, of_seen.values - of_unseen.values)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """U and S at every delta that changes anything: `deltas` ascend, U rises from 0, S falls to 0."""
+
+    deltas: Tensor
+    unseen: Tensor
+    seen: Tensor
+
+    def ausuc(self) -> float:
+        """Area under the seen-unseen accuracy curve (Chao et al., 2016)."""
+        return float(torch.trapezoid(self.seen, self.unseen))
+
+    def best(self) -> tuple[float, float]:
+        """The delta with the highest H (the middle of its plateau), and that H."""
+        means = torch.tensor(
+            [harmonic_mean(float(u), float(s)) for u, s in zip(self.unseen, self.seen, strict=True)]
+        )
+        top = (means >= means.max() - 1e-12).nonzero().flatten()
+        return float(self.deltas[top[len(top) // 2]]), float(means.max())
+
+
+def curve(
+    of_seen: StackedScores, seen_labels: Tensor, of_unseen: StackedScores, unseen_labels: Tensor
+) -> Curve:
+    """The curve from images of seen classes and images of unseen classes."""
+    gaps = torch.cat([of_seen.gap, of_unseen.gap]).double().unique()
+    middles = (gaps[1:] + gaps[:-1]) / 2
+    deltas = torch.cat([gaps[:1] - 1, middles, gaps[-1:] + 1])
+    right_seen = class_weights(seen_labels) * (of_seen.best_seen == seen_labels)
+    right_unseen = class_weights(unseen_labels) * (of_unseen.best_unseen == unseen_labels)
+    unseen = _reached(of_unseen.gap.double(), right_unseen, deltas)
+    seen = right_seen.sum() - _reached(of_seen.gap.double(), right_seen, deltas)
+    return Curve(deltas, unseen, seen.clamp_min(0))
+
+
+def _reached(gaps: Tensor, weights: Tensor, deltas: Tensor) -> Tensor:
+    """The weight of the images whose gap lies below each delta."""
+    order = gaps.argsort()
+    total = torch.cat([weights.new_zeros(1), weights[order].cumsum(0)])
+    return total[torch.searchsorted(gaps[order].contiguous(), deltas)]

@@ -1,0 +1,1 @@
+"""The paper's tables and figures. Nothing else imports this."""

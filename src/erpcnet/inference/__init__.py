@@ -1,0 +1,5 @@
+"""Using a trained network: prediction on pictures, new classes, explanation."""
+
+from erpcnet.inference.recogniser import ClassTable, Recogniser, Recognition, Region
+
+__all__ = ["ClassTable", "Recogniser", "Recognition", "Region"]

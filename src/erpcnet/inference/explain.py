@@ -1,0 +1,76 @@
+"""Pictures of where the network looked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from erpcnet.data.images import load_image
+from erpcnet.inference.recogniser import Recognition
+
+RIGHT, WRONG = "#1f77ff", "#ffc400"  # the paper's colours: blue is correct, yellow is wrong
+
+
+def draw_localities(
+    paths: Sequence[str | Path], found: Sequence[Recognition], truths: Sequence[str | None], out: str | Path
+) -> None:
+    """The numbered regions of each picture, with the answer and its confidence after each step."""
+    columns = min(6, len(paths))
+    rows = -(-len(paths) // columns)
+    steps = max((recognition.steps for recognition in found), default=0)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(2.5 * columns, rows * (2.9 + 0.19 * (steps + 1))), squeeze=False
+    )
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, path, recognition, truth in zip(axes.flat, paths, found, truths, strict=False):
+        _draw_one(axis, Path(path), recognition, truth)
+    figure.subplots_adjust(
+        0.01, 0.02 + 0.055 * (steps + 1) / rows, 0.99, 0.93, wspace=0.06, hspace=0.25 + 0.09 * steps
+    )
+    figure.savefig(out, dpi=130)
+    plt.close(figure)
+
+
+def _draw_one(axis: Axes, path: Path, recognition: Recognition, truth: str | None) -> None:
+    picture = load_image(path)
+    axis.imshow(picture)
+    shift = min(picture.size) * 0.012
+    for number, region in enumerate(recognition.regions, start=1):
+        colour = _colour(region.answer, truth)
+        left, upper, right, lower = region.box
+        # Overlapping windows are nudged apart, so that each frame can be seen.
+        nudge = shift * (number - 1)
+        frame = Rectangle(
+            (left + nudge, upper + nudge),
+            right - left,
+            lower - upper,
+            fill=False,
+            edgecolor=colour,
+            linewidth=1.8,
+        )
+        axis.add_patch(frame)
+        axis.text(
+            left + nudge, upper + nudge, str(number), fontsize=7, color="black", va="top",
+            bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.2},
+        )  # fmt: skip
+    axis.set_title(f"true: {truth}" if truth else recognition.name, fontsize=8)
+    lines = [(0, recognition.first_answer, recognition.first_confidence)]
+    lines += [(n, region.answer, region.confidence) for n, region in enumerate(recognition.regions, start=1)]
+    for place, (number, answer, confidence) in enumerate(lines):
+        name = "glance" if number == 0 else f"step {number}"
+        axis.text(
+            0.02, -0.03 - 0.075 * place, f"{name}: {answer} {confidence:.0%}", transform=axis.transAxes, fontsize=7,
+            va="top", color="#0b4fb3" if answer == truth or truth is None else "#9a6a00",
+        )  # fmt: skip
+
+
+def _colour(answer: str, truth: str | None) -> str:
+    return RIGHT if truth is None or answer == truth else WRONG

@@ -1,0 +1,238 @@
+"""Backbones of torchvision and timm, parted before their last block.
+
+f_G = {C^1, ..., C^n}: `trunk` computes e^{n-1}, the map that localities are cut from, and `last` is C^n. The
+last block begins where the resolution drops for the last time.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import timm
+import torch
+import torchvision
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from erpcnet.errors import InputError
+
+TIMM = "timm/"
+# What follows the feature map; everything before it is a chain of modules.
+_HEADS = (
+    "avgpool",
+    "global_pool",
+    "fc",
+    "classifier",
+    "head",
+    "head_drop",
+    "AuxLogits",
+    "aux1",
+    "aux2",
+    "dropout",
+)
+# Containers whose members are links of the chain, not one link.
+_CONTAINERS = ("features", "stages", "blocks", "trunk_output")
+
+
+class SplitBackbone(nn.Module):
+    """A convolutional network as `trunk` and `last`.
+
+    `map_channels` and `channels` are the channels of e^{n-1} and of e^n.
+    """
+
+    def __init__(
+        self, trunk: nn.Module, last: nn.Module, map_channels: int, channels: int, stride: int
+    ) -> None:
+        super().__init__()
+        self.trunk, self.last = trunk, last
+        self.map_channels, self.channels, self.stride = map_channels, channels, stride
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images [N, 3, H, W] to e^n [N, channels, H / (2 stride), W / (2 stride)]."""
+        return self.last(self.trunk(images))
+
+
+def create_backbone(name: str, weights: str = "none") -> SplitBackbone:
+    """A backbone by name: one of `list_backbones()`, a torchvision name, or `timm/NAME`.
+
+    `weights` is `none`, `default` (the library's own, downloaded on first use) or a path to a file.
+    """
+    network = _create(name, pretrained=weights == "default")
+    if weights not in ("none", "default"):
+        load_backbone_weights(network, Path(weights))
+    return split(network, name)
+
+
+def list_backbones() -> list[str]:
+    """Names beside those of torchvision and timm."""
+    return sorted(_OWN)
+
+
+def _create(name: str, pretrained: bool) -> nn.Module:
+    if name in _OWN:
+        if pretrained:
+            raise InputError(f"backbone '{name}' has no weights to download; give a file or 'none'.")
+        return _OWN[name]()
+    try:
+        if name.startswith(TIMM):
+            return timm.create_model(name.removeprefix(TIMM), pretrained=pretrained, num_classes=0)
+        if name not in torchvision.models.list_models(module=torchvision.models):
+            close = difflib.get_close_matches(
+                name, [*torchvision.models.list_models(module=torchvision.models), *_OWN]
+            )
+            hint = f" (near: {', '.join(close)})" if close else ""
+            raise InputError(
+                f"there is no backbone '{name}'{hint}; give a torchvision name, 'timm/NAME' or one of {', '.join(list_backbones())}."
+            )
+        return torchvision.models.get_model(name, weights="DEFAULT" if pretrained else None)
+    except InputError:
+        raise
+    except Exception as error:
+        if not pretrained:
+            raise InputError(f"backbone '{name}' cannot be made: {error}") from None
+        raise InputError(
+            f"the weights of '{name}' could not be downloaded ({type(error).__name__}: {str(error).splitlines()[0]}); fetch "
+            "the file on a machine with a network and give its path as --model.backbone.weights FILE."
+        ) from None
+
+
+def load_backbone_weights(network: nn.Module, path: Path) -> None:
+    """Fill a whole backbone from a safetensors or torch file; its classifier may be missing or other."""
+    if not path.is_file():
+        raise InputError(
+            f"{path} is not there; --model.backbone.weights takes 'none', 'default' or a file of weights."
+        )
+    try:
+        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+    except Exception as error:
+        raise InputError(f"{path} is no file of weights ({error}).") from None
+    own = network.state_dict()
+    fitting = {
+        key: value.float() for key, value in state.items() if key in own and own[key].shape == value.shape
+    }
+    missing = [
+        key
+        for key in own
+        if key not in fitting and not key.startswith(_HEADS) and "num_batches_tracked" not in key
+    ]
+    if missing:
+        raise InputError(
+            f"{path} does not fit the backbone: {len(missing)} weights are missing, '{missing[0]}' first."
+        )
+    network.load_state_dict(fitting, strict=False)
+
+
+def split(network: nn.Module, name: str = "") -> SplitBackbone:
+    """Part a network before the block in which its resolution drops last; checked on a probe."""
+    problem = InputError(
+        f"backbone '{name or type(network).__name__}' gives no convolutional feature map that can be parted before its "
+        "last block; choose a convolutional one, such as resnet101, timm/convnext_tiny or timm/efficientnet_b0."
+    )
+    links = _links(network)
+    probe = torch.rand(2, 3, 128, 128, generator=torch.Generator().manual_seed(0))
+    maps: list[Tensor] = []
+    network.eval()
+    with torch.no_grad():
+        value = probe
+        try:
+            for link in links:
+                value = link(value)
+                maps.append(value)
+            truth = _output_of(network, links[-1], probe)
+        except Exception:
+            raise problem from None
+    network.train()
+    if value.dim() != 4 or value.shape != truth.shape or not torch.allclose(value, truth, atol=1e-4):
+        raise problem
+    finer = [number for number, found in enumerate(maps) if found.shape[-1] > value.shape[-1]]
+    if not finer or not 1 < value.shape[-1] < 64 or maps[finer[-1]].dim() != 4:
+        raise problem
+    cut = finer[-1] + 1
+    at = maps[cut - 1]
+    return SplitBackbone(
+        nn.Sequential(*links[:cut]),
+        nn.Sequential(*links[cut:]),
+        at.shape[1],
+        value.shape[1],
+        128 // at.shape[-1],
+    )
+
+
+def _links(network: nn.Module) -> list[nn.Module]:
+    links: list[nn.Module] = []
+    for name, child in network.named_children():
+        if name.startswith(_HEADS):
+            break
+        links.extend(child.children() if name in _CONTAINERS else [child])
+    return links
+
+
+def _output_of(network: nn.Module, module: nn.Module, probe: Tensor) -> Tensor:
+    """What `module` really puts out inside the network's own forward."""
+    found: list[Tensor] = []
+    hook = module.register_forward_hook(lambda _module, _args, output: found.append(output))
+    try:
+        network(probe)
+    finally:
+        hook.remove()
+    return found[-1]
+
+
+def copy_of_last(backbone: SplitBackbone) -> nn.Module:
+    """C_l: the structure and the initial weights of C^n, its own from then on."""
+    return copy.deepcopy(backbone.last)
+
+
+class _SmallResNet(nn.Module):
+    """A ResNet for small pictures on a CPU: 14 x 14 before its last block at 112 pixels, as the paper's has at 224."""
+
+    def __init__(self, widths: tuple[int, int, int, int] = (16, 32, 64, 128)) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, widths[0], 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
+        )
+        self.layer1 = _Block(widths[0], widths[1], 2)
+        self.layer2 = _Block(widths[1], widths[2], 2)
+        self.layer3 = _Block(widths[2], widths[3], 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer3(self.layer2(self.layer1(self.stem(images))))
+
+
+class _Block(nn.Module):
+    """Two 3 x 3 convolutions added to a shortcut."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+        self.shortcut = nn.Sequential(
+            nn.Conv2d(channels, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width)
+        )
+
+    def forward(self, value: Tensor) -> Tensor:
+        return torch.relu(self.residual(value) + self.shortcut(value))
+
+
+def resnet50_v1() -> nn.Module:
+    """ResNet-50 as He et al. published it: stride 2 on a block's first convolution.
+
+    torchvision's own has it on the second (v1.5). The keys are the same, so v1 weights load into either without
+    an error, and compute something else.
+    """
+    network = torchvision.models.resnet50(weights=None)
+    for module in network.modules():
+        if isinstance(module, torchvision.models.resnet.Bottleneck):
+            module.conv1.stride, module.conv2.stride = module.conv2.stride, module.conv1.stride
+    return network
+
+
+_OWN: dict[str, Callable[[], nn.Module]] = {"small": _SmallResNet, "resnet50_v1": resnet50_v1}

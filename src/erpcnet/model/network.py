@@ -1,0 +1,194 @@
+"""ERPCNet: the global, the local and the joint subnet, and the policy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from erpcnet.errors import InputError
+from erpcnet.model.backbone import copy_of_last, create_backbone
+from erpcnet.model.grid import Grid, entropy_ratios
+from erpcnet.model.heads import Compatibility, Predictor, create_joint
+from erpcnet.model.partial import PartialConvolution
+from erpcnet.model.policy import ActorCritic
+from erpcnet.model.settings import LocalSettings, ModelSettings, Variant
+
+
+class Glance(NamedTuple):
+    """What the global subnet sees: `feature_map` e^{n-1} [N, C', H', W'], `embedding` e_g [N, D], `attributes` a_g."""
+
+    feature_map: Tensor
+    embedding: Tensor
+    attributes: Tensor
+
+
+class Prediction(NamedTuple):
+    """Attributes predicted in Stage I: a_g [N, A], a_l and a_j [N, T, A]; the latter two are None for GlobalNet."""
+
+    whole: Tensor
+    local: Tensor | None
+    joint: Tensor | None
+
+
+class LocalSubnet(nn.Module):
+    """Partial convolution, C_l and f_cl."""
+
+    def __init__(
+        self, extractor: nn.Module, map_channels: int, channels: int, attributes: int, settings: ModelSettings
+    ) -> None:
+        super().__init__()
+        local = settings.local
+        self.pooled = local.window if local.crop == "pooled" else None
+        self.partial = PartialConvolution(map_channels, local.kernel, local.kernel_kind, local.kernel_mode)
+        self.extractor = extractor
+        self.predictor = Predictor(channels, attributes, settings.dropout)
+
+    def forward(self, crops: Tensor) -> Tensor:
+        """Windows [N, T, C', k, k] to localities e_l [N, T, D]."""
+        flat = crops.flatten(0, 1)
+        if self.pooled is not None:
+            flat = F.adaptive_avg_pool2d(flat, self.pooled)
+        return self.extractor(self.partial(flat)).mean(dim=(2, 3)).unflatten(0, crops.shape[:2])
+
+
+class ERPCNet(nn.Module):
+    """The network for images of one size and any table of class attributes.
+
+    Classes are never part of it: whoever scores brings phi, the unit-length attribute rows [C, A].
+    """
+
+    def __init__(
+        self, settings: ModelSettings, attributes: int, image_size: int, variant: Variant = "erpcnet"
+    ) -> None:
+        super().__init__()
+        self.settings, self.image_size, self.variant = settings, image_size, variant
+        # Of the convolutions; None is fp32. Heads, policy and losses always are.
+        self.precision: torch.dtype | None = None
+        self.backbone = create_backbone(settings.backbone.name, settings.backbone.weights)
+        channels, map_channels = self.backbone.channels, self.backbone.map_channels
+        self.grid = make_grid(self.backbone.trunk, image_size, settings.local)
+        if settings.steps > self.grid.cells:
+            raise InputError(
+                f"model.steps (T) is {settings.steps}, but the grid has only {self.grid.cells} cells "
+                f"({self.grid.shape[0]} x {self.grid.shape[1]}); no cell is visited twice, so choose T up to {self.grid.cells}."
+            )
+        self.global_predictor = Predictor(channels, attributes, settings.dropout)
+        self.global_fit = self._compatibility()
+        self.local: LocalSubnet | None = None
+        if variant != "globalnet":
+            extractor = copy_of_last(self.backbone)
+            self.local = LocalSubnet(extractor, map_channels, channels, attributes, settings)
+            joint = settings.joint
+            self.joint = create_joint(
+                joint.kind,
+                channels,
+                attributes,
+                settings.steps,
+                joint.hidden,
+                settings.dropout,
+                joint.global_dropout,
+            )
+            self.local_fit, self.joint_fit, self.highlight_fit = (self._compatibility() for _ in range(3))
+        self.policy: ActorCritic | None = None
+        if variant in ("rpcnet", "erpcnet"):
+            self.policy = ActorCritic(channels, map_channels + 1, self.grid.cells, settings.policy)
+
+    @property
+    def steps(self) -> int:
+        """T, or 0 for GlobalNet."""
+        return 0 if self.local is None else self.settings.steps
+
+    @property
+    def uses_entropy(self) -> bool:
+        """Whether beta weighs the reward; it is 1 otherwise."""
+        return self.variant == "erpcnet"
+
+    def glance(self, images: Tensor) -> Glance:
+        """Run the global subnet."""
+        with self._autocast(images):
+            feature_map = self.backbone.trunk(images)
+            embedding = self.backbone.last(feature_map).mean(dim=(2, 3))
+        embedding = embedding.float()
+        return Glance(feature_map, embedding, self.global_predictor(embedding))
+
+    def look(self, feature_map: Tensor, cells: Tensor) -> Tensor:
+        """Localities e_l [N, T, D] of the cells [N, T] of e^{n-1}."""
+        assert self.local is not None, "GlobalNet has no localities"
+        with self._autocast(feature_map):
+            localities = self.local(self.grid.crop(feature_map, cells))
+        return localities.float()
+
+    def describe(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
+        """Every cell's descriptor [N, cells, C' + 1] and beta [N, cells]; neither needs C_l."""
+        beta = entropy_ratios(feature_map, self.grid)
+        means = self.grid.means(feature_map).float()
+        return torch.cat([means, beta[..., None]], dim=2), beta
+
+    def forward(self, images: Tensor, cells: Tensor | None = None) -> Prediction:
+        """Stage I: all attributes for given cells [N, T], the joint ones after every prefix."""
+        glance = self.glance(images)
+        if self.local is None or cells is None:
+            return Prediction(glance.attributes, None, None)
+        localities = self.look(glance.feature_map, cells)
+        joint = self.joint.prefixes(glance.embedding, localities)
+        return Prediction(glance.attributes, self.local.predictor(localities), joint)
+
+    def scores(self, whole: Tensor, joint: Tensor | None, phi: Tensor) -> Tensor:
+        """Compatibility of a = a_j + a_g with each class: a_g [N, A], a_j [N, T, A] to [N, T, C] (or [N, C])."""
+        of_global = self.global_fit(whole, phi)
+        return of_global if joint is None else of_global[:, None] + self.joint_fit(joint, phi)
+
+    def stage1_parameters(self) -> list[nn.Parameter]:
+        """Everything but pi and V."""
+        return [p for name, p in self.named_parameters() if not name.startswith("policy.")]
+
+    def _autocast(self, like: Tensor) -> torch.autocast:
+        return torch.autocast(like.device.type, dtype=self.precision, enabled=self.precision is not None)
+
+    def _compatibility(self) -> Compatibility:
+        return Compatibility(self.settings.compatibility, self.settings.scale)
+
+
+def make_grid(trunk: nn.Module, image_size: int, settings: LocalSettings) -> Grid:
+    """The grid on the map that the trunk gives for images of this size."""
+    training = trunk.training
+    trunk.eval()
+    with torch.no_grad():
+        height, width = trunk(torch.zeros(1, 3, image_size, image_size)).shape[-2:]
+    trunk.train(training)
+    return Grid(height, width, *scale_windows(min(height, width), settings))
+
+
+def scale_windows(side: int, settings: LocalSettings) -> tuple[int, int, int]:
+    """Window, stride and padding on a map of `side`, so that it has the cells of the reference map.
+
+    Among the strides with which that many windows cover the map exactly, the one whose window is nearest in
+    proportion: 14 gives 5 and 3, 28 gives 10 and 6.
+    """
+    window, stride, padding, reference = (
+        settings.window,
+        settings.stride,
+        settings.padding,
+        settings.reference_map,
+    )
+    if reference in (0, side):
+        return window, stride, padding
+    gaps = (reference + 2 * padding - window) // stride
+    scale = side / reference
+    padding = round(padding * scale)
+    whole = side + 2 * padding
+    if gaps == 0:
+        return min(round(window * scale), whole), 1, padding
+    fitting = [
+        (whole - gaps * step, step) for step in range(1, whole // gaps + 1) if whole - gaps * step >= 1
+    ]
+    if not fitting:
+        raise InputError(
+            f"a feature map of {side} x {side} has no room for {gaps + 1} windows a side; use larger images "
+            "(--data.image_size) or a smaller --model.local.stride."
+        )
+    best, step = min(fitting, key=lambda pair: (abs(pair[0] - window * scale), -pair[0]))
+    return best, step, padding

@@ -1,0 +1,103 @@
+"""Every setting of the network. Defaults are what measured best; the `*-paper` presets hold the paper's reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from erpcnet.errors import InputError
+from erpcnet.model.heads import CompatibilityKind, JointKind
+from erpcnet.model.partial import KernelKind, KernelMode
+
+Variant = Literal["erpcnet", "rpcnet", "pcnet", "globalnet"]
+
+
+@dataclass
+class BackboneSettings:
+    """f_G."""
+
+    name: str = "resnet101"
+    """A torchvision name, `timm/NAME`, `resnet50_v1` or `small`."""
+    weights: str = "default"
+    """`default` (the library's own, downloaded), `none`, or a file of weights."""
+
+
+@dataclass
+class LocalSettings:
+    """Windows of e^{n-1} and the partial convolution on them."""
+
+    window: int = 5
+    """k, on a map of `reference_map` a side."""
+    stride: int = 3
+    """q, on a map of `reference_map` a side."""
+    padding: int = 0
+    """p, on a map of `reference_map` a side."""
+    reference_map: int = 14
+    """Larger or smaller maps scale window, stride and padding, so that the grid stays; 0 takes them as they are."""
+    crop: Literal["native", "pooled"] = "native"
+    """`pooled` shrinks a scaled window to `window` x `window` before the kernel."""
+    kernel: int = 5
+    """Side of the partial convolution's kernel."""
+    kernel_kind: KernelKind = "bottleneck"
+    """`full` is the paper's; `bottleneck`, `grouped` and `depthwise` cost less."""
+    kernel_mode: KernelMode = "same"
+    """`valid` is the strict reading: a kernel of the window's size leaves 1 x 1."""
+
+
+@dataclass
+class JointSettings:
+    """f_cj."""
+
+    kind: JointKind = "attention"
+    """`concatenation` is the paper's."""
+    hidden: int = 2048
+    """Width of the hidden layer of `concatenation` and `mean`."""
+    global_dropout: float = 0.5
+    """How often training hides e_g from the joint head (`attention` and `mean`)."""
+
+
+@dataclass
+class PolicySettings:
+    """pi and V."""
+
+    sees_cells: bool = True
+    """Also score each cell by the mean of its window and its beta, both known before C_l runs. Off in the paper."""
+    shared_encoder: bool = False
+    """One state encoder for pi and V, or one each."""
+    scores: Literal["sigmoid", "softmax"] = "sigmoid"
+    """How pi's scores become probabilities over the unvisited cells."""
+    width: int = 1024
+    """First layer of the state encoder."""
+    memory: int = 256
+    """Second layer of the state encoder, and the GRU."""
+
+
+@dataclass
+class ModelSettings:
+    """The whole network."""
+
+    backbone: BackboneSettings = field(default_factory=BackboneSettings)
+    local: LocalSettings = field(default_factory=LocalSettings)
+    joint: JointSettings = field(default_factory=JointSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    steps: int = 6
+    """T: the most localities that an image may take."""
+    sigma: float | None = None
+    """Stop once the reward reaches it; unset: chosen on validation classes."""
+    delta: float | None = None
+    """What calibrated stacking takes off the seen classes' scores; unset: chosen on validation classes."""
+    dropout: float = 0.5
+    """Dropout of every predictor."""
+    compatibility: CompatibilityKind = "cosine"
+    """`dot` is the paper's."""
+    scale: float = 20.0
+    """What the learned scale of `cosine` starts from."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps",):
+            if getattr(self, name) < 1:
+                raise InputError(f"model.{name} is {getattr(self, name)}; it must be at least 1.")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"model.dropout is {self.dropout}; it must be from 0 to below 1.")
+        if self.scale <= 0:
+            raise InputError(f"model.scale is {self.scale}; it must be above 0.")

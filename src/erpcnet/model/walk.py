@@ -1,0 +1,186 @@
+"""Walking over an image: one locality after the other, in some order, until it is enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from erpcnet.model.network import ERPCNet
+from erpcnet.model.policy import ActorCritic
+from erpcnet.model.reward import rewards
+
+
+class Localities(Protocol):
+    """A batch of images to walk over: e_g [N, D], a_g [N, A], descriptors [N, cells, F], beta [N, cells]."""
+
+    embedding: Tensor
+    attributes: Tensor
+    descriptors: Tensor
+    beta: Tensor
+
+    def look(self, rows: Tensor, cells: Tensor) -> Tensor:
+        """e_l [M, D] of one cell each of the images `rows` [M]."""
+
+
+class DirectLocalities:
+    """Localities computed when they are looked at."""
+
+    def __init__(self, network: ERPCNet, images: Tensor) -> None:
+        glance = network.glance(images)
+        self.embedding, self.attributes = glance.embedding, glance.attributes
+        self.descriptors, self.beta = network.describe(glance.feature_map)
+        self._network, self._map = network, glance.feature_map
+
+    def look(self, rows: Tensor, cells: Tensor) -> Tensor:
+        whole = len(rows) == len(self._map)
+        return self._network.look(self._map if whole else self._map[rows], cells[:, None])[:, 0]
+
+
+class Order(Protocol):
+    """Chooses the next cell of each image."""
+
+    def begin(self, localities: Localities) -> None:
+        """A new batch of images."""
+
+    def choose(self, rows: Tensor, latest: Tensor, visited: Tensor) -> Tensor:
+        """The next cell [M] of the images `rows` [M], given e_g or the last e_l [M, D] and `visited` [M, cells]."""
+
+
+class FixedOrder:
+    """The same cells for every image."""
+
+    def __init__(self, cells: Tensor) -> None:
+        self._rank = cells.argsort()
+
+    def begin(self, localities: Localities) -> None:
+        self._rank = self._rank.to(localities.beta.device)
+
+    def choose(self, rows: Tensor, latest: Tensor, visited: Tensor) -> Tensor:
+        late = self._rank.max() + 1
+        return torch.where(visited, late, self._rank).argmin(dim=1)
+
+
+class RandomOrder:
+    """Any unvisited cell. The draws depend on the seed and on an image's place in the walk, not on who else runs."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._rank = torch.empty(0)
+
+    def begin(self, localities: Localities) -> None:
+        beta = localities.beta
+        self._rank = torch.rand(beta.shape, generator=self._generator).to(beta.device)
+
+    def choose(self, rows: Tensor, latest: Tensor, visited: Tensor) -> Tensor:
+        return self._rank[rows].masked_fill(visited, 2.0).argmin(dim=1)
+
+
+class EntropyOrder:
+    """Highest beta first: no learning."""
+
+    def begin(self, localities: Localities) -> None:
+        self._beta = localities.beta
+
+    def choose(self, rows: Tensor, latest: Tensor, visited: Tensor) -> Tensor:
+        return self._beta[rows].masked_fill(visited, float("-inf")).argmax(dim=1)
+
+
+class PolicyOrder:
+    """What pi prefers; with a generator, drawn from pi."""
+
+    def __init__(self, policy: ActorCritic, generator: torch.Generator | None = None) -> None:
+        self._policy, self._generator = policy, generator
+
+    def begin(self, localities: Localities) -> None:
+        self._descriptors = localities.descriptors
+        self._memory = self._policy.empty_memory(len(localities.embedding), localities.embedding.device)
+
+    def choose(self, rows: Tensor, latest: Tensor, visited: Tensor) -> Tensor:
+        outlook = self._policy(latest[:, None].float(), self._descriptors[rows], self._memory[rows])
+        self._memory[rows] = outlook.memory
+        chances = self._policy.log_probabilities(outlook.scores[:, 0], visited)
+        if self._generator is not None:
+            # Gumbel's trick: the same draw on every device, since the noise is made on the CPU.
+            noise = torch.rand(chances.shape, generator=self._generator).clamp_min(1e-9).to(chances.device)
+            chances = chances - (-noise.log()).log()
+        return chances.argmax(dim=1)
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """End an image's walk once beta (p_joint + p_global) of the class it would answer reaches sigma."""
+
+    sigma: float
+    phi: Tensor
+
+    def confidence(self, network: ERPCNet, whole: Tensor, joint: Tensor, beta: Tensor) -> Tensor:
+        """a_g [M, A], a_j [M, A], beta [M] to the reward [M] with the predicted label in the true one's place."""
+        of_joint = network.joint_fit(joint, self.phi)[:, None]
+        of_global = network.global_fit(whole, self.phi)
+        answer = (of_joint[:, 0] + of_global).argmax(dim=1)
+        weight = beta[:, None] if network.uses_entropy else 1.0
+        return rewards(of_joint, of_global, answer, weight)[:, 0]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a walk saw. Steps that an image did not take hold cell -1, and zeros elsewhere.
+
+    cells [N, T]; steps [N]; whole a_g [N, A]; joint a_j after each step [N, T, A]; beta of each chosen cell
+    [N, T]; localities e_l [N, T, D] where they were asked for.
+    """
+
+    cells: Tensor
+    steps: Tensor
+    whole: Tensor
+    joint: Tensor
+    beta: Tensor
+    localities: Tensor | None
+
+
+def walk(
+    network: ERPCNet,
+    localities: Localities,
+    order: Order,
+    *,
+    stop: StopRule | None = None,
+    keep: bool = False,
+) -> Walk:
+    """Take up to T steps over every image; one that is sure enough stops and costs nothing from then on."""
+    embedding, whole = localities.embedding, localities.attributes
+    count, steps, device = len(embedding), network.steps, embedding.device
+    record = Walk(
+        cells=torch.full((count, steps), -1, device=device),
+        steps=torch.zeros(count, dtype=torch.long, device=device),
+        whole=whole,
+        joint=whole.new_zeros(count, steps, whole.shape[1]),
+        beta=torch.zeros(count, steps, device=device),
+        localities=embedding.new_zeros(count, steps, embedding.shape[1]) if keep else None,
+    )
+    if steps == 0:
+        return record
+    order.begin(localities)
+    rows = torch.arange(count, device=device)
+    state, latest = network.joint.start(embedding), embedding
+    visited = torch.zeros(count, network.grid.cells, dtype=torch.bool, device=device)
+    for step in range(steps):
+        cells = order.choose(rows, latest, visited)
+        latest = localities.look(rows, cells)
+        state = network.joint.add(state, latest, step)
+        joint, beta = network.joint.read(state), localities.beta[rows, cells]
+        record.cells[rows, step], record.steps[rows] = cells, step + 1
+        record.joint[rows, step], record.beta[rows, step] = joint.to(record.joint.dtype), beta
+        if record.localities is not None:
+            record.localities[rows, step] = latest
+        visited = visited.scatter(1, cells[:, None], True)
+        if stop is not None and step + 1 < steps:
+            going = stop.confidence(network, whole[rows], joint, beta) < stop.sigma
+            if not going.all():
+                rows, latest, visited = rows[going], latest[going], visited[going]
+                state = type(state)(*(part[going] for part in state))
+            if len(rows) == 0:
+                break
+    return record

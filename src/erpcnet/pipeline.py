@@ -1,0 +1,127 @@
+"""From a configuration and a dataset to a trained, calibrated network: what `erpcnet train` does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from erpcnet.config import Config
+from erpcnet.data import ImageFeed, ZeroShotDataset, open_cache
+from erpcnet.errors import InputError
+from erpcnet.evaluation.protocol import (
+    EvaluationWalks,
+    Metrics,
+    Settings,
+    build_test_tables,
+    choose_settings,
+    measure,
+    usual_order,
+    walk_tables,
+)
+from erpcnet.model import ERPCNet
+from erpcnet.progress import console
+from erpcnet.training import Log, policy_table, train_stage1, train_stage2
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What every step of a run needs: the configuration, the images and the device."""
+
+    config: Config
+    dataset: ZeroShotDataset
+    feed: ImageFeed
+    accelerator: Accelerator
+
+
+def open_workshop(config: Config, dataset: ZeroShotDataset) -> Workshop:
+    """Decode the images, if that was not done before, and find the device."""
+    accelerator = Accelerator()
+    data = config.data
+    cache = open_cache(dataset, data.stored_size)
+    feed = ImageFeed(
+        cache,
+        data.image_size,
+        accelerator.device,
+        crop_scale=data.crop_scale,
+        flip=data.flip,
+        centre=data.centre,
+    )
+    return Workshop(config, dataset, feed, accelerator)
+
+
+def create_network(config: Config, attributes: int) -> ERPCNet:
+    """A new network, its weights drawn from the seed."""
+    set_seed(config.seed)
+    network = ERPCNet(config.model, attributes, config.data.image_size, config.variant)
+    return set_precision(network, config)
+
+
+def set_precision(network: ERPCNet, config: Config) -> ERPCNet:
+    """What the configuration asks of the convolutions, on this machine."""
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    wanted = config.precision == "bf16" or (config.precision == "auto" and on_gpu)
+    network.precision = torch.bfloat16 if wanted else None
+    return network
+
+
+def train_network(shop: Workshop, dataset: ZeroShotDataset, log: Log) -> ERPCNet:
+    """Both stages on the training images of `dataset`."""
+    network = train_localities(shop, dataset, log)
+    if network.policy is not None:
+        train_policy(shop, network, dataset, log)
+    return network
+
+
+def train_localities(shop: Workshop, dataset: ZeroShotDataset, log: Log) -> ERPCNet:
+    """Stage I."""
+    config = shop.config
+    network = create_network(config, len(dataset.attribute_names))
+    return train_stage1(
+        network, dataset, shop.feed, config.stage1, accelerator=shop.accelerator, seed=config.seed, log=log
+    )
+
+
+def train_policy(shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset, log: Log) -> None:
+    """Stage II, in place."""
+    config = shop.config
+    table = policy_table(network, dataset, shop.feed, config.stage2, config.seed)
+    train_stage2(
+        network, dataset, table, config.stage2, accelerator=shop.accelerator, seed=config.seed, log=log
+    )
+
+
+def select_settings(shop: Workshop, log: Log) -> Settings | None:
+    """sigma and delta from a network that never saw the validation classes; None where the test decides (`peer`)."""
+    model, evaluation = shop.config.model, shop.config.evaluation
+    if model.sigma is not None and model.delta is not None:
+        return Settings(model.sigma, model.delta, "fixed")
+    if evaluation.protocol == "peer":
+        return None
+    if not shop.dataset.folds:
+        raise InputError(
+            f"{shop.dataset.root} has too few seen classes for validation folds; set --model.sigma and --model.delta."
+        )
+    fold = shop.dataset.fold(evaluation.fold, seed=shop.config.seed)
+    console.print(
+        f"Choosing sigma and delta on {len(fold.unseen)} validation classes (fold {evaluation.fold}), "
+        f"training on the other {len(fold.seen)} seen ones"
+    )
+    network = train_network(shop, fold, log)
+    return choose_settings(walk_test(shop, network, fold), model.sigma, model.delta, "validation")
+
+
+def walk_test(shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset) -> EvaluationWalks:
+    """T steps over the dataset's test images, in the variant's own order."""
+    tables = build_test_tables(network, dataset, shop.feed, shop.config.evaluation.batch_size)
+    return walk_tables(network, dataset, tables, usual_order(network, shop.config.seed))
+
+
+def evaluate(shop: Workshop, network: ERPCNet, settings: Settings | None) -> tuple[Metrics, Settings]:
+    """The figures on the test images, with the settings used; without any, they are chosen there (`peer`)."""
+    walks = walk_test(shop, network.to(shop.accelerator.device), shop.dataset)
+    model = shop.config.model
+    settings = settings or choose_settings(walks, model.sigma, model.delta, "peer")
+    return measure(walks, settings, shop.config.seed), settings

@@ -1,0 +1,131 @@
+"""A run: the folder that training leaves, and that everything later starts from.
+
+config.yaml          every setting, as `--config` takes it
+model.safetensors    weights, classes with their attributes, sigma and delta: all that prediction needs
+metrics.json         the figures on the test images
+logs/                TensorBoard
+localities.png       where the network looked on six test images of unseen classes
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from erpcnet.config import Config, config_parser, to_config
+from erpcnet.data import ZeroShotDataset, read_dataset
+from erpcnet.errors import InputError
+from erpcnet.evaluation.protocol import Metrics, Settings
+from erpcnet.inference import ClassTable, Recogniser
+from erpcnet.inference.explain import draw_localities
+from erpcnet.model import ERPCNet
+from erpcnet.pipeline import evaluate, open_workshop, select_settings, set_precision, train_network
+from erpcnet.progress import console
+from erpcnet.training import Log
+
+TABLE = "class_attributes"  # beside the weights in model.safetensors
+
+
+def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
+    """Train and evaluate, and leave a run in `out`."""
+    out = Path(out)
+    if (out / "model.safetensors").exists():
+        raise InputError(f"{out} holds a run already; give another --out or remove it.")
+    dataset = read_dataset(data)
+    shop = open_workshop(config, dataset)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    main = shop.accelerator.is_main_process
+    chosen = select_settings(shop, Log(out / "logs" / "validation" if main else None))
+    if chosen is not None and chosen.protocol == "validation":
+        console.print(f"sigma {chosen.sigma:g}, delta {chosen.delta:.3f}; training on all seen classes")
+    log = Log(out / "logs" if main else None)
+    network = train_network(shop, dataset, log)
+    metrics, settings = evaluate(shop, network, chosen)
+    log.scalars("test", {name: v for name, v in metrics.to_json().items() if isinstance(v, float)}, 0)
+    log.close()
+    if main:
+        save_model(out / "model.safetensors", network, dataset, config, settings)
+        told = {**metrics.to_json(), "data": str(data)}
+        (out / "metrics.json").write_text(json.dumps(told, indent=2) + "\n")
+        draw_examples(load(out), dataset, out / "localities.png")
+    return metrics
+
+
+def evaluate_run(run: str | Path, data: str | Path) -> Metrics:
+    """Evaluate a run's network again, with the sigma and delta that it was saved with."""
+    config, network, settings = _read_model(Path(run) / "model.safetensors")[:3]
+    return evaluate(open_workshop(config, read_dataset(data)), network, settings)[0]
+
+
+def dataset_of(run: str | Path) -> Path:
+    """The folder of the dataset that a run was trained on, as it was given then."""
+    path = Path(run) / "metrics.json"
+    if not path.is_file():
+        raise InputError(f"{path} is not there; give the folder that `erpcnet train --out` made.")
+    return Path(json.loads(path.read_text())["data"])
+
+
+def draw_examples(recogniser: Recogniser, dataset: ZeroShotDataset, out: Path, count: int = 6) -> None:
+    """Six test images of unseen classes, one class after the other."""
+    order = np.argsort(dataset.labels[dataset.test_unseen], kind="stable")
+    rows = dataset.test_unseen[order[np.linspace(0, len(order) - 1, count + 2).astype(int)[1:-1]]]
+    paths = [dataset.root / dataset.image_paths[row] for row in rows]
+    found = recogniser.predict(paths)
+    draw_localities(paths, found, [dataset.classes[dataset.labels[row]] for row in rows], out)
+
+
+def save_model(
+    path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: Config, settings: Settings
+) -> None:
+    """Everything that prediction needs, in one file."""
+    state = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
+    state[TABLE] = torch.from_numpy(dataset.attributes)
+    about = {
+        "config": config.to_yaml(),
+        "sigma": settings.sigma,
+        "delta": settings.delta,
+        "protocol": settings.protocol,
+        "classes": list(dataset.classes),
+        "seen": [int(number) for number in dataset.seen],
+        "attribute_names": list(dataset.attribute_names),
+    }
+    partial = path.with_suffix(".partial")
+    save_file(state, partial, metadata={"format": "pt", "erpcnet": json.dumps(about)})
+    partial.replace(path)
+
+
+def load(run: str | Path, device: str | torch.device = "cpu") -> Recogniser:
+    """The trained network of a run, ready to predict. `run` is its folder, or a model.safetensors."""
+    path = Path(run)
+    config, network, settings, classes = _read_model(path if path.is_file() else path / "model.safetensors")
+    return Recogniser(network.to(device), classes, config.data, settings.sigma, settings.delta, config.seed)
+
+
+def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:
+    if not path.is_file():
+        raise InputError(f"{path} is not there; give the folder that `erpcnet train --out` made.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, Any] = json.loads((file.metadata() or {})["erpcnet"])
+            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except Exception as error:
+        raise InputError(f"{path} is no model of this program ({type(error).__name__}: {error}).") from None
+    config = to_config(config_parser(), yaml.safe_load(about["config"]))
+    attributes = state.pop(TABLE).numpy()
+    # The weights come from this file, so the backbone needs none of its own.
+    bare = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
+    network = ERPCNet(bare, attributes.shape[1], config.data.image_size, config.variant)
+    network.load_state_dict(state)
+    seen = np.isin(np.arange(len(about["classes"])), about["seen"])
+    table = ClassTable(tuple(about["classes"]), attributes, seen, tuple(about["attribute_names"]))
+    settings = Settings(about["sigma"], about["delta"], about["protocol"])
+    return config, set_precision(network, config).eval(), settings, table

@@ -1,0 +1,18 @@
+"""Two stages: the network on random localities, then the policy alone."""
+
+from erpcnet.training.log import Log
+from erpcnet.training.settings import Stage1Settings, Stage2Settings
+from erpcnet.training.stage1 import train_stage1
+from erpcnet.training.stage2 import policy_table, train_stage2
+from erpcnet.training.tables import LocalityTable, build_table
+
+__all__ = [
+    "LocalityTable",
+    "Log",
+    "Stage1Settings",
+    "Stage2Settings",
+    "build_table",
+    "policy_table",
+    "train_stage1",
+    "train_stage2",
+]

@@ -1,0 +1,49 @@
+"""The average of the weights over training, which generalises better than the last of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+
+class AveragedWeights:
+    """An exponential average of a network's parameters, its decay warmed up so that the start is forgotten."""
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.network = copy.deepcopy(network).requires_grad_(False)
+        self.decay, self.steps = decay, 0
+
+    @torch.no_grad()
+    def update(self, network: nn.Module) -> None:
+        """Take the parameters after an optimizer step in."""
+        self.steps += 1
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        own, new = list(self.network.parameters()), list(network.parameters())
+        get_ema_multi_avg_fn(decay)(own, new, 0)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def refresh_batch_norm(network: nn.Module, batches: Iterable[tuple[Tensor, ...]]) -> None:
+    """Recompute running means and variances for weights that no training step has used.
+
+    Only the norms are in training mode; each of `batches` holds the network's arguments.
+    """
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    network.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a cumulative mean
+        norm.train()
+    for arguments in batches:
+        network(*arguments)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    network.eval()

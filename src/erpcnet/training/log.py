@@ -1,0 +1,26 @@
+"""Where training writes what it sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class Log:
+    """Scalars for TensorBoard; without a folder nothing is written."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._writer = None
+        if folder is not None:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import, so only where it is used
+
+            self._writer = SummaryWriter(str(folder))
+
+    def scalars(self, group: str, values: dict[str, float], step: int) -> None:
+        """Write `group`/name = value for each."""
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(f"{group}/{name}", value, step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

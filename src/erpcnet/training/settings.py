@@ -1,0 +1,97 @@
+"""Every setting of the two stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from erpcnet.errors import InputError
+
+
+@dataclass
+class LossWeights:
+    """Weights of L_g, L_l, L_j and L_m; the paper adds them up."""
+
+    whole: float = 1.0
+    local: float = 1.0
+    joint: float = 1.0
+    highlight: float = 1.0
+
+
+@dataclass
+class Stage1Settings:
+    """Stage I: everything but the policy, on random cells, without early stop."""
+
+    epochs: int = 20
+    """Passes over the training images."""
+    batch_size: int = 64
+    """Images per step, over all processes."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """The paper uses SGD."""
+    lr: float = 5e-3
+    """Highest learning rate."""
+    momentum: float = 0.9
+    """Momentum of SGD."""
+    weight_decay: float = 1e-5
+    """Weight decay."""
+    schedule: Literal["constant", "step", "onecycle"] = "constant"
+    """`step` (times `step_factor` every `step_epochs`) is the paper's."""
+    step_epochs: int = 30
+    """Epochs between two drops of `step`."""
+    step_factor: float = 0.1
+    """Drop of `step`."""
+    warmup_epochs: float = 1.0
+    """Epochs over which `constant` rises from 0."""
+    averaging: float = 0.999
+    """Decay per step of the exponential average of the weights that is kept at the end; 0: none, as in the paper."""
+    label_smoothing: float = 0.0
+    """Of every cross-entropy."""
+    weights: LossWeights = field(default_factory=LossWeights)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"stage1.{name} is {getattr(self, name)}; it must be at least 1.")
+        if not 0 <= self.averaging < 1:
+            raise InputError(f"stage1.averaging is {self.averaging}; it must be from 0 to below 1.")
+
+
+@dataclass
+class Stage2Settings:
+    """Stage II: the policy alone, by PPO."""
+
+    epochs: int = 30
+    """Times that every training image is walked over."""
+    updates: int = 4
+    """Passes of PPO over each round of walks."""
+    batch_size: int = 256
+    """Episodes per gradient step."""
+    lr: float = 3e-4
+    """Learning rate of Adam."""
+    gamma: float = 0.99
+    """Discount."""
+    clip: float = 0.2
+    """epsilon of the clipped surrogate."""
+    value_weight: float = 0.5
+    """alpha_1."""
+    entropy_weight: float = 0.01
+    """alpha_2: the bonus for an undecided policy."""
+    grad_clip: float = 0.5
+    """Largest norm of a gradient."""
+    temperature: float = 2.0
+    """Divides the scores in the reward's softmax; 1 is the paper's. A fitted net is sure of every training image
+    wherever it looks, so at 1 there is little to learn from."""
+    ending: Literal["never", "absorbing", "paper"] = "never"
+    """How an episode ends in training. `paper`: once the reward passes sigma, and nothing is earned after that, so
+    that being sure early costs reward. `absorbing`: the last reward goes on to T. `never`: always T steps."""
+    advantages: Literal["step", "batch", "raw"] = "step"
+    """Advantages standardised over the episodes at each step, over all of them, or not at all (paper)."""
+    views: int = 2
+    """Views of each training image that the policy learns on: one plain, the others augmented."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "updates", "batch_size", "views"):
+            if getattr(self, name) < 1:
+                raise InputError(f"stage2.{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.temperature <= 0:
+            raise InputError(f"stage2.temperature is {self.temperature}; it must be above 0.")

@@ -1,0 +1,123 @@
+"""Stage I: the network learns to predict from any sequence of localities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
+
+from erpcnet.data import ImageFeed, ZeroShotDataset
+from erpcnet.model import ERPCNet
+from erpcnet.progress import bar
+from erpcnet.training.averaging import AveragedWeights, refresh_batch_norm
+from erpcnet.training.log import Log
+from erpcnet.training.losses import Stage1Loss
+from erpcnet.training.settings import Stage1Settings
+
+REFRESH_BATCHES = 50  # enough images for batch-norm statistics
+
+
+def random_cells(count: int, cells: int, steps: int, generator: torch.Generator) -> Tensor:
+    """`steps` different cells for each of `count` images, in random order."""
+    return torch.rand(count, cells, generator=generator).argsort(dim=1)[:, :steps]
+
+
+def train_stage1(
+    network: ERPCNet,
+    dataset: ZeroShotDataset,
+    feed: ImageFeed,
+    settings: Stage1Settings,
+    *,
+    accelerator: Accelerator,
+    seed: int,
+    log: Log,
+) -> ERPCNet:
+    """Train everything but the policy on the dataset's training images; returns the network to use."""
+    generator = torch.Generator().manual_seed(seed)
+    device, share = accelerator.device, (accelerator.process_index, accelerator.num_processes)
+    network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    phi, labels = seen_targets(dataset, device)
+    batches = feed.batches(len(dataset.train), settings.batch_size)
+    averaged = AveragedWeights(network, settings.averaging) if settings.averaging else None
+    optimizer = _optimizer(network, settings)
+    schedule = _schedule(optimizer, settings, batches)
+    if network.policy is not None:
+        network.policy.requires_grad_(False)
+    objective = Stage1Loss(network, settings.weights, settings.label_smoothing)
+    objective, optimizer = accelerator.prepare(objective, optimizer)
+    with bar("Stage I", settings.epochs * batches) as advance:
+        for epoch in range(settings.epochs):
+            objective.train()
+            sums: dict[str, Tensor] = {}
+            for images, cells, rows in _batches(network, feed, dataset, settings, generator, share):
+                losses = objective(images, cells, labels[rows.to(device)], phi)
+                accelerator.backward(losses["total"])
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+                if averaged is not None:
+                    averaged.update(network)
+                for name, value in losses.items():
+                    sums[name] = sums.get(name, torch.zeros((), device=device)) + value.detach()
+                advance()
+            log.scalars(
+                "stage1/loss", {name: float(total) / batches for name, total in sums.items()}, epoch + 1
+            )
+            advance(0, note=f"loss {float(sums['total']) / batches:.3f}")
+    result = network if averaged is None else averaged.network
+    if averaged is not None:
+        drawn = _batches(network, feed, dataset, settings, generator, (0, 1))
+        fresh = (
+            (images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False)
+        )
+        refresh_batch_norm(result, fresh)
+    if network.policy is not None:
+        result.requires_grad_(True)
+    return result.eval()
+
+
+def seen_targets(dataset: ZeroShotDataset, device: torch.device) -> tuple[Tensor, Tensor]:
+    """phi of the seen classes [S, A], and every instance's row in it (-1 for unseen classes) [N]."""
+    phi = torch.from_numpy(dataset.unit_attributes[dataset.seen]).to(device)
+    place = torch.full((len(dataset.classes),), -1)
+    place[torch.from_numpy(dataset.seen)] = torch.arange(len(dataset.seen))
+    return phi, place[torch.from_numpy(dataset.labels)].to(device)
+
+
+def _batches(
+    network: ERPCNet,
+    feed: ImageFeed,
+    dataset: ZeroShotDataset,
+    settings: Stage1Settings,
+    generator: torch.Generator,
+    share: tuple[int, int],
+) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+    """Images, random cells and dataset rows."""
+    for batch in feed.epoch(dataset.train, settings.batch_size, generator, share=share):
+        cells = None
+        if network.steps:
+            cells = random_cells(len(batch.rows), network.grid.cells, network.steps, generator).to(
+                feed.device
+            )
+        yield batch.images, cells, batch.rows
+
+
+def _optimizer(network: ERPCNet, settings: Stage1Settings) -> torch.optim.Optimizer:
+    parameters: list[nn.Parameter] = network.stage1_parameters()
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(
+        parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+    )
+
+
+def _schedule(optimizer: torch.optim.Optimizer, settings: Stage1Settings, batches: int) -> LRScheduler:
+    if settings.schedule == "step":
+        return StepLR(optimizer, settings.step_epochs * batches, settings.step_factor)
+    if settings.schedule == "onecycle":
+        return OneCycleLR(optimizer, settings.lr, total_steps=settings.epochs * batches + 1)
+    warmup = max(1.0, settings.warmup_epochs * batches)
+    return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))

@@ -1,0 +1,61 @@
+"""Small things that many tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from erpcnet.config import Config, load_config
+from erpcnet.data import ZeroShotDataset, read_dataset
+from erpcnet.data.creatures import CreatureSettings, make_creatures
+from erpcnet.model import ERPCNet, ModelSettings
+from erpcnet.model.settings import BackboneSettings, JointSettings, PolicySettings
+
+TINY = CreatureSettings(
+    families=8, siblings=2, unseen_families=2, train_images=3, test_images=2, unseen_images=5, size=64
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _two_threads() -> None:
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def creatures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A drawn dataset of 16 classes and 80 images."""
+    return make_creatures(tmp_path_factory.mktemp("data") / "creatures", TINY, workers=2)
+
+
+@pytest.fixture(scope="session")
+def dataset(creatures: Path) -> ZeroShotDataset:
+    return read_dataset(creatures)
+
+
+@pytest.fixture
+def tiny_config() -> Config:
+    """Trains within seconds on the drawn dataset."""
+    return load_config(
+        "creatures",
+        data={"image_size": 64},
+        stage1={"epochs": 1, "batch_size": 16},
+        stage2={"epochs": 2, "batch_size": 16},
+    )
+
+
+def small_network(variant: str = "erpcnet", attributes: int = 7, **model: object) -> ERPCNet:
+    """A network small enough to check by hand; its batch norms and trust are not at their starting values."""
+    torch.manual_seed(0)
+    settings = ModelSettings(
+        backbone=BackboneSettings("small", "none"),
+        policy=PolicySettings(width=16, memory=8),
+        **model,  # type: ignore[arg-type]
+    )
+    settings.joint = JointSettings(kind=settings.joint.kind, hidden=24)
+    network = ERPCNet(settings, attributes, 64, variant)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return network.eval()

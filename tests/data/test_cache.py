@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import TINY
+from erpcnet.data import ImageFeed, open_cache, read_dataset
+from erpcnet.data.cache import FOLDER
+from erpcnet.data.creatures import make_creatures
+from erpcnet.errors import InputError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_creatures(tmp_path / "creatures", TINY, workers=2)
+
+
+def test_the_cache_holds_the_pictures_and_is_not_built_twice(root: Path) -> None:
+    dataset = read_dataset(root)
+    cache = open_cache(dataset, 64)
+    for row in (0, 17, 79):
+        with Image.open(root / dataset.image_paths[row]) as picture:
+            np.testing.assert_array_equal(cache.pixels[row], np.asarray(picture).transpose(2, 0, 1))
+    assert (cache.shapes == 64).all()
+    built = {path: path.stat().st_mtime_ns for path in (root / FOLDER).glob("*.npy")}
+    open_cache(dataset, 64)
+    assert {path: path.stat().st_mtime_ns for path in (root / FOLDER).glob("*.npy")} == built
+
+
+def test_a_changed_source_or_setting_rebuilds_and_old_states_go(root: Path) -> None:
+    dataset = read_dataset(root)
+    open_cache(dataset, 64)
+    open_cache(dataset, 32)
+    assert len(list((root / FOLDER).glob("*.npy"))) == 2
+    first = root / dataset.image_paths[0]
+    Image.new("RGB", (64, 64), "white").save(first)
+    assert (open_cache(dataset, 64).pixels[0] == 255).all()
+    assert len(list((root / FOLDER).glob("*.npy"))) == 2
+
+
+def test_an_image_that_does_not_decode_is_named_and_leaves_no_cache(root: Path) -> None:
+    dataset = read_dataset(root)
+    (root / dataset.image_paths[5]).write_bytes(b"not an image")
+    with pytest.raises(InputError, match=rf"{dataset.image_paths[5]} does not decode"):
+        open_cache(dataset, 64)
+    left = [path.name for path in (root / FOLDER).iterdir() if path.suffix != ".lock"]
+    assert left == []
+
+
+def test_two_processes_that_start_at_once_share_one_build(root: Path) -> None:
+    program = f"from erpcnet.data import *; print(open_cache(read_dataset({str(root)!r}), 48).pixels.sum())"
+    runs = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    printed = [run.communicate()[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert printed[0] == printed[1] != ""
+    assert len(list((root / FOLDER).glob("*.npy"))) == 1
+
+
+def test_the_cache_goes_where_the_environment_says(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "ERPCNET_CACHE", str(tmp_path / "elsewhere"))
+    open_cache(read_dataset(root), 32)
+    assert list((tmp_path / "elsewhere" / "creatures").glob("*.npy"))
+    assert not (root / FOLDER).exists()
+
+
+def test_an_epoch_feeds_every_row_once_and_processes_share_it(root: Path) -> None:
+    dataset = read_dataset(root)
+    feed = ImageFeed(open_cache(dataset, 64), 56)
+    generator = torch.Generator().manual_seed(0)
+    batches = list(feed.epoch(dataset.train, 6, generator))
+    rows = torch.cat([batch.rows for batch in batches])
+    assert sorted(rows.tolist()) == sorted(dataset.train.tolist())
+    parts = [
+        list(feed.epoch(dataset.train, 6, torch.Generator().manual_seed(0), share=(r, 2))) for r in (0, 1)
+    ]
+    for batch, left, right in zip(batches, *parts, strict=True):
+        assert torch.equal(batch.rows[0::2], left.rows)
+        assert torch.equal(batch.rows[1::2], right.rows)
+        torch.testing.assert_close(batch.images[1::2], right.images)

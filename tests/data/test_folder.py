@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from erpcnet.data import read_dataset
+from erpcnet.errors import InputError
+
+ATTRIBUTES = "class,striped,winged\nzebra,1,0\nbird,0,1\nfish,0.5,0.2\nbat,0.1,0.9\nbee,0.9,0.8\n"
+SPLITS = """image,class,split
+z1.png,zebra,train
+b1.png,bird,train
+f1.png,fish,train
+a1.png,bat,train
+a2.png,bat,test_seen
+e1.png,bee,test_unseen
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("z1", "b1", "f1", "a1", "a2", "e1"):
+        Image.new("RGB", (40, 30), "red").save(tmp_path / f"{name}.png")
+    (tmp_path / "attributes.csv").write_text(ATTRIBUTES)
+    (tmp_path / "splits.csv").write_text(SPLITS)
+    return tmp_path
+
+
+def _change(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        text = (root / name).read_text()
+        assert old in text
+        (root / name).write_text(text.replace(old, new))
+
+    return change
+
+
+def test_a_folder_is_read_as_written(folder: Path) -> None:
+    dataset = read_dataset(folder)
+    assert dataset.classes == ("zebra", "bird", "fish", "bat", "bee")
+    assert dataset.attribute_names == ("striped", "winged")
+    assert [dataset.classes[n] for n in dataset.seen] == ["zebra", "bird", "fish", "bat"]
+    assert [dataset.classes[n] for n in dataset.unseen] == ["bee"]
+    assert [dataset.image_paths[row] for row in dataset.test_seen] == ["a2.png"]
+    np.testing.assert_allclose(np.linalg.norm(dataset.unit_attributes, axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(dataset.attributes[2], [0.5, 0.2])
+    assert len(dataset.folds) == 3
+
+
+def test_folds_are_drawn_alike_every_time_or_read(folder: Path) -> None:
+    first, second = read_dataset(folder).folds, read_dataset(folder).folds
+    assert all(np.array_equal(a.val, b.val) for a, b in zip(first, second, strict=True))
+    (folder / "folds.csv").write_text("fold,class\n0,fish\n0,bat\n1,zebra\n")
+    folds = read_dataset(folder).folds
+    assert [fold.val.tolist() for fold in folds] == [[2, 3], [0]]
+    assert folds[0].train.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_change("splits.csv", "bee,test_unseen", "wasp,test_unseen"), r"line 7: class 'wasp' has no row in"),
+        (_change("attributes.csv", "fish,0.5,0.2", "fish,0.5,nan"), r"line 4: attribute 'winged' is 'nan'"),
+        (_change("attributes.csv", "fish,0.5,0.2", "fish,0.5,"), r"line 4: attribute 'winged' is ''"),
+        (
+            _change("attributes.csv", "fish,0.5,0.2", "fish,0.5"),
+            r"line 4: class 'fish' has 1 values, but there are 2",
+        ),
+        (_change("attributes.csv", "fish,0.5,0.2", "fish,0,0"), r"every attribute of class 'fish' is 0"),
+        (_change("attributes.csv", "fish,", "bird,"), r"line 4: class 'bird' has a row already"),
+        (
+            _change("attributes.csv", ",", ";"),
+            r"first line must be 'class' and the attributes' names, separated by comma",
+        ),
+        (
+            _change("splits.csv", "a1.png,bat,train", "a1.png,bee,train"),
+            r"class 'bee' is both seen .* and unseen",
+        ),
+        (
+            _change("splits.csv", "a1.png,bat,train\n", ""),
+            r"class 'bat' has images in test_seen but none in train",
+        ),
+        (_change("splits.csv", "z1.png", "z9.png"), r"line 2: image 'z9.png' is not there"),
+        (
+            _change("splits.csv", "b1.png,bird,train", "b1.png,bird,testing"),
+            r"line 3: split 'testing' is none of",
+        ),
+        (_change("splits.csv", "image,class", "file,class"), r"no column 'image'"),
+        (_change("splits.csv", "e1.png,bee,test_unseen\n", ""), r"no image is in the split 'test_unseen'"),
+        (lambda root: (root / "splits.csv").unlink(), r"splits.csv is not there"),
+        (lambda root: (root / "attributes.csv").unlink(), r"holds no attributes.csv"),
+    ],
+)
+def test_what_is_wrong_is_named(folder: Path, change: Callable[[Path], None], message: str) -> None:
+    change(folder)
+    with pytest.raises(InputError, match=message):
+        read_dataset(folder)
+
+
+def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere is not a folder"):
+        read_dataset(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="is empty; `erpcnet data make creatures"):
+        read_dataset(tmp_path)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL import Image
+
+from erpcnet.data.views import MEAN, STD, centre_boxes, random_boxes, take_views
+
+
+def _undone(views: torch.Tensor) -> torch.Tensor:
+    return views * torch.tensor(STD)[:, None, None] * 255 + torch.tensor(MEAN)[:, None, None] * 255
+
+
+def test_a_centre_view_of_a_squeezed_picture_is_undistorted() -> None:
+    # A wide picture with a round disc: squeezed, it is an ellipse; in the view it must be round again.
+    y, x = np.mgrid[0:120, 0:240]
+    disc = (((x - 120) ** 2 + (y - 60) ** 2) < 40**2).astype(np.uint8) * 255
+    picture = Image.fromarray(disc).convert("RGB")
+    squeezed = np.asarray(picture.resize((128, 128), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    boxes = centre_boxes(torch.tensor([[120.0, 240.0]]), share=1.0)
+    view = _undone(take_views(torch.from_numpy(squeezed.copy())[None], boxes, 120))[0, 0]
+    expected = torch.from_numpy(disc[:, 60:180].astype(np.float32))
+    assert (view - expected).abs().mean() < 6  # only the rim differs, by interpolation
+    bright = view > 128
+    assert abs(int(bright.any(0).sum()) - int(bright.any(1).sum())) <= 2
+
+
+def test_random_views_cover_the_asked_share_and_stay_inside() -> None:
+    shapes = torch.tensor([[100.0, 150.0]]).expand(2000, 2)
+    boxes = random_boxes(shapes, torch.Generator().manual_seed(0), (0.3, 0.6))
+    assert boxes.min() >= 0
+    assert boxes.max() <= 1 + 1e-6
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    assert area.max() <= 0.6 + 1e-5
+    assert (area >= 0.3 - 1e-5).float().mean() > 0.9  # the rest was narrowed to fit
+    aspect = (boxes[:, 2] - boxes[:, 0]) * 150 / ((boxes[:, 3] - boxes[:, 1]) * 100)
+    assert 0.7 < aspect.min() < aspect.max() < 1.4
+
+
+def test_flipping_mirrors_only_those_asked() -> None:
+    pixels = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(2, 4)
+    plain = take_views(pixels, boxes, 32)
+    mixed = take_views(pixels, boxes, 32, torch.tensor([True, False]))
+    torch.testing.assert_close(mixed[0], plain[0].flip(2))
+    torch.testing.assert_close(mixed[1], plain[1])
+
+
+def test_a_whole_view_at_its_own_size_is_the_picture() -> None:
+    pixels = torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8)
+    view = take_views(pixels, torch.tensor([[0.0, 0.0, 1.0, 1.0]]), 16)
+    torch.testing.assert_close(_undone(view), pixels.float(), atol=0.01, rtol=0)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from erpcnet.config import Config
+from erpcnet.data import ZeroShotDataset
+from erpcnet.evaluation.protocol import (
+    Settings,
+    build_test_tables,
+    choose_sigma,
+    measure,
+    usual_order,
+    walk_tables,
+)
+from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings
+from erpcnet.training import Log
+
+
+@pytest.fixture
+def shop(tiny_config: Config, dataset: ZeroShotDataset) -> Workshop:
+    return open_workshop(tiny_config, dataset)
+
+
+def test_a_fold_holds_no_test_image_and_no_unseen_class(dataset: ZeroShotDataset) -> None:
+    for number in range(len(dataset.folds)):
+        fold = dataset.fold(number)
+        used = np.concatenate([fold.train, fold.test_seen, fold.test_unseen])
+        assert len(np.unique(used)) == len(used) == len(dataset.train)
+        assert np.isin(used, dataset.train).all()
+        assert not np.isin(fold.unseen, dataset.unseen).any()
+        assert not np.isin(fold.unseen, fold.seen).any()
+        assert len(fold.test_seen) > 0
+
+
+def test_selection_never_reads_a_test_image(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed: set[int] = set()
+    original = shop.feed._pixels
+
+    def spy(rows: torch.Tensor) -> torch.Tensor:
+        fed.update(rows.tolist())
+        return original(rows)
+
+    monkeypatch.setattr(shop.feed, "_pixels", spy)
+    settings = select_settings(shop, Log())
+    assert settings is not None
+    assert settings.protocol == "validation"
+    assert fed
+    assert fed <= set(shop.dataset.train.tolist())
+
+
+def test_given_settings_are_used_and_peer_says_so(shop: Workshop) -> None:
+    model = replace(shop.config.model, sigma=0.5, delta=0.3)
+    fixed = replace(shop, config=replace(shop.config, model=model))
+    assert select_settings(fixed, Log()) == Settings(0.5, 0.3, "fixed")
+    evaluation = replace(shop.config.evaluation, protocol="peer")
+    peer = replace(shop, config=replace(shop.config, evaluation=evaluation))
+    assert select_settings(peer, Log()) is None
+    network = create_network(peer.config, len(peer.dataset.attribute_names)).eval()
+    metrics, settings = evaluate(peer, network, None)
+    assert metrics.protocol == settings.protocol == "peer"
+
+
+@pytest.mark.parametrize("variant", ["erpcnet", "rpcnet", "pcnet", "globalnet"])
+def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) -> None:
+    config = replace(shop.config, variant=variant)
+    network = create_network(config, len(shop.dataset.attribute_names)).eval()
+    tables = build_test_tables(network, shop.dataset, shop.feed, 32)
+    walks = walk_tables(network, shop.dataset, tables, usual_order(network, 0))
+    metrics = measure(walks, Settings(float("inf"), 0.0, "fixed"), seed=3)
+    steps = {"erpcnet": 6, "rpcnet": 6, "pcnet": 6, "globalnet": 0}[variant]
+    assert metrics.mean_steps == steps
+    assert len(metrics.t1_by_step) == steps
+    assert metrics.t1 == pytest.approx(metrics.t1_by_step[-1] if steps else metrics.t1_global)
+    assert metrics.h == pytest.approx(2 * metrics.u * metrics.s / max(metrics.u + metrics.s, 1e-12))
+    assert (metrics.variant, metrics.seed) == (variant, 3)
+    assert metrics.to_json()["sigma"] is None
+
+
+def test_the_chosen_sigma_loses_nothing_on_the_walks_it_was_chosen_on(shop: Workshop) -> None:
+    network = create_network(shop.config, len(shop.dataset.attribute_names)).eval()
+    tables = build_test_tables(network, shop.dataset, shop.feed, 32)
+    walks = walk_tables(network, shop.dataset, tables, usual_order(network, 0))
+    sigma = choose_sigma(walks)
+    chosen = measure(walks, Settings(sigma, 0.0, "fixed"), 0)
+    never = measure(walks, Settings(float("inf"), 0.0, "fixed"), 0)
+    assert chosen.t1 >= never.t1
+    assert chosen.mean_steps <= never.mean_steps

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import recall_score
+
+from erpcnet.evaluation.stacking import curve, stack
+
+SEEN = torch.tensor([True, False, True, True, False, False])
+
+
+def _images(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    seen_labels = torch.tensor([0, 2, 3])[torch.randint(3, (40,), generator=generator)]
+    unseen_labels = torch.tensor([1, 4, 5])[torch.randint(3, (30,), generator=generator)]
+    noise = torch.randn(70, 6, generator=generator, dtype=torch.float64)
+    scores = noise + 1.5 * torch.nn.functional.one_hot(torch.cat([seen_labels, unseen_labels]), 6)
+    scores[:, SEEN] += 1.0
+    return scores[:40], seen_labels, scores[40:], unseen_labels
+
+
+def _brute(scores: torch.Tensor, labels: torch.Tensor, delta: float) -> float:
+    predicted = (scores - delta * SEEN).argmax(dim=1)
+    return float(recall_score(labels, predicted, labels=labels.unique(), average="macro"))
+
+
+@pytest.mark.parametrize("delta", [-0.5, 0.0, 0.7, 3.0])
+def test_stacking_takes_delta_off_the_seen_classes(delta: float) -> None:
+    scores, *_ = _images(0)
+    assert torch.equal(stack(scores, SEEN).predict(delta), (scores - delta * SEEN).argmax(dim=1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_curve_and_ausuc_against_brute_force_over_delta(seed: int) -> None:
+    of_seen, seen_labels, of_unseen, unseen_labels = _images(seed)
+    found = curve(stack(of_seen, SEEN), seen_labels, stack(of_unseen, SEEN), unseen_labels)
+    points = [
+        (_brute(of_unseen, unseen_labels, float(d)), _brute(of_seen, seen_labels, float(d)))
+        for d in found.deltas
+    ]
+    np.testing.assert_allclose(found.unseen.numpy(), [u for u, _ in points], atol=1e-12)
+    np.testing.assert_allclose(found.seen.numpy(), [s for _, s in points], atol=1e-12)
+    # A fine sweep of delta misses no corner, so its area is the exact one.
+    sweep = [
+        (_brute(of_unseen, unseen_labels, d), _brute(of_seen, seen_labels, d))
+        for d in np.linspace(-8, 8, 4001)
+    ]
+    area = np.trapezoid([s for _, s in sweep], [u for u, _ in sweep])
+    assert found.ausuc() == pytest.approx(area, abs=2e-3)
+    delta, best = found.best()
+    assert best == pytest.approx(max(2 * u * s / (u + s) if u + s else 0 for u, s in points))
+    u, s = _brute(of_unseen, unseen_labels, delta), _brute(of_seen, seen_labels, delta)
+    assert 2 * u * s / (u + s) == pytest.approx(best)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import save_file
+
+from erpcnet.errors import InputError
+from erpcnet.model.backbone import create_backbone, resnet50_v1, split
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "stride"),
+    [
+        ("resnet18", 512, 16),
+        ("resnet50", 2048, 16),
+        ("convnext_tiny", 768, 16),
+        ("mobilenet_v3_small", 576, 16),
+    ],
+)
+def test_torchvision_splits_before_the_last_drop_in_resolution(name: str, channels: int, stride: int) -> None:
+    torch.manual_seed(0)
+    network = torchvision.models.get_model(name, weights=None).eval()
+    backbone = split(network, name).eval()
+    images = torch.randn(2, 3, 96, 96)
+    assert (backbone.channels, backbone.stride) == (channels, stride)
+    with torch.no_grad():
+        feature_map = backbone.trunk(images)
+        assert feature_map.shape[1:] == (backbone.map_channels, 6, 6)
+        whole = (
+            network.features(images) if hasattr(network, "features") else _resnet_features(network, images)
+        )
+        torch.testing.assert_close(backbone.last(feature_map), whole)
+
+
+def _resnet_features(network: torchvision.models.ResNet, images: torch.Tensor) -> torch.Tensor:
+    value = network.maxpool(network.relu(network.bn1(network.conv1(images))))
+    return network.layer4(network.layer3(network.layer2(network.layer1(value))))
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet26", "efficientnet_b0", "convnext_atto", "regnetx_002", "resnetv2_50"]
+)
+def test_timm_splits_compute_what_timm_computes(name: str) -> None:
+    torch.manual_seed(0)
+    network = timm.create_model(name, pretrained=False, num_classes=0).eval()
+    backbone = split(network, name).eval()
+    images = torch.randn(1, 3, 96, 96)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(images), network.forward_features(images), atol=1e-4, rtol=1e-4)
+        assert backbone.trunk(images).shape[-1] == 2 * backbone(images).shape[-1]
+
+
+@pytest.mark.parametrize("name", ["vit_b_16", "timm/vit_tiny_patch16_224", "timm/mixer_s32_224"])
+def test_a_backbone_without_a_feature_map_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"'{name}' gives no convolutional feature map"):
+        create_backbone(name)
+
+
+def test_an_unknown_backbone_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InputError, match=r"no backbone 'resnet51' \(near: resnet50"):
+        create_backbone("resnet51")
+
+
+def test_v1_and_v15_share_keys_and_compute_different_things() -> None:
+    torch.manual_seed(0)
+    v15 = torchvision.models.resnet50(weights=None)
+    v1 = resnet50_v1()
+    v1.load_state_dict(v15.state_dict())
+    assert [block.conv1.stride for block in (v1.layer2[0], v1.layer3[0], v1.layer4[0])] == [(2, 2)] * 3
+    assert [block.conv2.stride for block in (v1.layer2[0], v1.layer3[0], v1.layer4[0])] == [(1, 1)] * 3
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert not torch.allclose(v1.eval()(images), v15.eval()(images), atol=1e-2)
+
+
+def test_weights_come_from_a_file_and_must_fit(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = torchvision.models.resnet18(weights=None)
+    state = {key: value for key, value in network.state_dict().items() if not key.startswith("fc.")}
+    save_file(state, tmp_path / "whole.safetensors")
+    torch.save(state, tmp_path / "whole.pth")
+    for name in ("whole.safetensors", "whole.pth"):
+        backbone = create_backbone("resnet18", str(tmp_path / name))
+        torch.testing.assert_close(backbone.trunk[0].weight, network.conv1.weight)
+    save_file(
+        {key: value for key, value in state.items() if "layer3" not in key}, tmp_path / "part.safetensors"
+    )
+    with pytest.raises(InputError, match="weights are missing, 'layer3"):
+        create_backbone("resnet18", str(tmp_path / "part.safetensors"))
+    with pytest.raises(InputError, match=r"nowhere\.pth is not there"):
+        create_backbone("resnet18", str(tmp_path / "nowhere.pth"))

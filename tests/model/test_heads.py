@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from erpcnet.model.heads import AttentionJoint, Compatibility, ConcatenationJoint, DropRows, MeanJoint
+
+
+def test_concatenation_by_running_sum_is_the_zero_padded_concatenation() -> None:
+    head = ConcatenationJoint(channels=5, attributes=4, steps=3, hidden=6, dropout=0.0)
+    embedding, localities = torch.randn(2, 5), torch.randn(2, 3, 5)
+    found = head.prefixes(embedding, localities)
+    for step in range(3):
+        padded = torch.zeros(2, 20)
+        padded[:, :5] = embedding
+        for earlier in range(step + 1):
+            padded[:, 5 * (earlier + 1) : 5 * (earlier + 2)] = localities[:, earlier]
+        torch.testing.assert_close(found[:, step], head.rest(head.first(padded)))
+
+
+@torch.no_grad()
+def test_attention_is_a_trust_weighted_mean_attribute_by_attribute() -> None:
+    torch.manual_seed(0)
+    head = AttentionJoint(channels=5, attributes=4, dropout=0.0, global_dropout=0.5).eval()
+    torch.nn.init.normal_(head.trust.weight, std=0.7)  # within the limit that keeps exp finite
+    embedding, localities = torch.randn(2, 5), torch.randn(2, 3, 5)
+    found = head.prefixes(embedding, localities)
+    for image in range(2):
+        for step in range(3):
+            for attribute in range(4):
+                weights = [float(head.trust(localities[image, t])[attribute].exp()) for t in range(step + 1)]
+                votes = [float(head.of_local(localities[image, t])[attribute]) for t in range(step + 1)]
+                expected = float(head.of_global(embedding[image])[attribute])
+                expected += sum(w * v for w, v in zip(weights, votes, strict=True)) / sum(weights)
+                assert float(found[image, step, attribute]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_trust_without_bounds_stays_finite() -> None:
+    head = AttentionJoint(channels=5, attributes=4, dropout=0.0, global_dropout=0.0).eval()
+    torch.nn.init.constant_(head.trust.weight, 1000.0)
+    found = head.prefixes(torch.randn(2, 5), torch.randn(2, 3, 5) * 100)
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("head", [AttentionJoint(5, 4, 0.0, 0.5), MeanJoint(5, 4, 6, 0.0, 0.5)])
+def test_these_heads_do_not_depend_on_the_order(head: AttentionJoint | MeanJoint) -> None:
+    head.eval()
+    embedding, localities = torch.randn(2, 5), torch.randn(2, 3, 5)
+    last = head.prefixes(embedding, localities)[:, -1]
+    torch.testing.assert_close(last, head.prefixes(embedding, localities.flip(1))[:, -1])
+
+
+def test_drop_rows_hides_whole_images_and_only_in_training() -> None:
+    drop = DropRows(0.5)
+    value = torch.ones(1000, 3)
+    torch.manual_seed(0)
+    kept = drop(value)
+    assert set(kept.sum(dim=1).tolist()) == {0.0, 3.0}
+    assert 0.4 < kept.mean().item() < 0.6
+    assert torch.equal(drop.eval()(value), value)
+
+
+def test_dot_is_the_papers_product_and_cosine_ignores_length() -> None:
+    phi = torch.nn.functional.normalize(torch.rand(3, 4), dim=1)
+    attributes = torch.randn(2, 4)
+    torch.testing.assert_close(Compatibility("dot")(attributes, phi), attributes @ phi.T)
+    cosine = Compatibility("cosine", scale=20)
+    torch.testing.assert_close(cosine(attributes, phi), cosine(attributes * 7, phi))
+    expected = torch.nn.functional.cosine_similarity(attributes[:, None], phi[None], dim=2) * 20
+    torch.testing.assert_close(cosine(attributes, phi), expected)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from erpcnet.model.reward import rewards, steps_taken
+
+
+def _softmax(scores: list[float], temperature: float) -> list[float]:
+    weights = [math.exp(score / temperature) for score in scores]
+    return [weight / sum(weights) for weight in weights]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_rewards_against_plain_loops(temperature: float) -> None:
+    joint, whole = torch.randn(3, 2, 4), torch.randn(3, 4)
+    labels, beta = torch.tensor([0, 3, 1]), torch.rand(3, 2) + 0.5
+    found = rewards(joint, whole, labels, beta, temperature)
+    for image in range(3):
+        for step in range(2):
+            label = int(labels[image])
+            expected = _softmax(joint[image, step].tolist(), temperature)[label]
+            expected += _softmax(whole[image].tolist(), temperature)[label]
+            assert found[image, step].item() == pytest.approx(float(beta[image, step]) * expected, rel=1e-5)
+
+
+def test_labels_may_differ_from_step_to_step() -> None:
+    joint, whole = torch.randn(2, 3, 4), torch.randn(2, 4)
+    labels = torch.tensor([[0, 1, 2], [3, 3, 0]])
+    found = rewards(joint, whole, labels, 1.0)
+    for step in range(3):
+        alone = rewards(joint[:, step : step + 1], whole, labels[:, step], 1.0)
+        torch.testing.assert_close(found[:, step], alone[:, 0])
+
+
+def test_steps_end_at_the_first_reward_of_at_least_sigma() -> None:
+    reward = torch.tensor([[0.9, 0.1, 0.1], [0.1, 0.5, 0.9], [0.1, 0.2, 0.3], [0.1, 0.2, 0.5]])
+    assert steps_taken(reward, 0.5).tolist() == [1, 2, 3, 3]
+    assert steps_taken(reward, float("inf")).tolist() == [3, 3, 3, 3]

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conftest import small_network
+from erpcnet.data import Batch
+from erpcnet.evaluation.protocol import stopped_scores
+from erpcnet.model import ERPCNet
+from erpcnet.model.walk import (
+    DirectLocalities,
+    EntropyOrder,
+    FixedOrder,
+    Order,
+    PolicyOrder,
+    RandomOrder,
+    StopRule,
+    walk,
+)
+from erpcnet.training.tables import build_table
+
+
+class _Counting(DirectLocalities):
+    """Counts the localities that are computed for each image."""
+
+    def __init__(self, network: ERPCNet, images: torch.Tensor) -> None:
+        super().__init__(network, images)
+        self.looks = torch.zeros(len(images), dtype=torch.long)
+
+    def look(self, rows: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+        self.looks[rows] += 1
+        return super().look(rows, cells)
+
+
+@pytest.fixture(scope="module")
+def network() -> ERPCNet:
+    return small_network()
+
+
+@pytest.fixture(scope="module")
+def images() -> torch.Tensor:
+    return torch.randn(12, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+
+
+def _orders(network: ERPCNet) -> list[Order]:
+    assert network.policy is not None
+    drawn = PolicyOrder(network.policy, torch.Generator().manual_seed(0))
+    fixed = FixedOrder(network.grid.centre_first())
+    return [RandomOrder(0), fixed, EntropyOrder(), PolicyOrder(network.policy), drawn]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("number", range(5))
+def test_no_cell_is_visited_twice(network: ERPCNet, images: torch.Tensor, number: int) -> None:
+    cells = walk(network, DirectLocalities(network, images), _orders(network)[number]).cells
+    assert cells.min() >= 0
+    assert cells.max() < network.grid.cells
+    assert all(len(set(row.tolist())) == network.steps for row in cells)
+
+
+@torch.inference_mode()
+def test_orders_choose_what_they_say(network: ERPCNet, images: torch.Tensor) -> None:
+    localities = DirectLocalities(network, images)
+    fixed = walk(network, localities, FixedOrder(network.grid.centre_first())).cells
+    assert (fixed == network.grid.centre_first()[: network.steps]).all()
+    richest = walk(network, localities, EntropyOrder()).cells
+    assert torch.equal(richest, localities.beta.argsort(dim=1, descending=True)[:, : network.steps])
+    first, second = (walk(network, localities, RandomOrder(seed)).cells for seed in (0, 1))
+    assert not torch.equal(first, second)
+
+
+@torch.inference_mode()
+def test_an_image_that_stops_costs_no_further_work(network: ERPCNet, images: torch.Tensor) -> None:
+    phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)), dim=1)
+    full = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy))
+    of_joint, of_global = network.joint_fit(full.joint, phi), network.global_fit(full.whole, phi)
+    chances = (of_joint.softmax(-1) + of_global.softmax(-1)[:, None]).amax(-1) * full.beta
+    localities = _Counting(network, images)
+    sigma = float(chances[:, 2].median())  # so that some stop early and some late
+    stopped = walk(network, localities, PolicyOrder(network.policy), stop=StopRule(sigma, phi))
+    assert torch.equal(localities.looks, stopped.steps)
+    assert 1 <= stopped.steps.min() < stopped.steps.max() <= network.steps
+    for image, steps in enumerate(stopped.steps.tolist()):
+        assert torch.equal(stopped.cells[image, :steps], full.cells[image, :steps])
+        assert (stopped.cells[image, steps:] == -1).all()
+        torch.testing.assert_close(
+            stopped.joint[image, :steps], full.joint[image, :steps], atol=1e-4, rtol=1e-4
+        )
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
+def test_stopping_while_walking_answers_as_stopping_afterwards(
+    network: ERPCNet, images: torch.Tensor, quantile: float
+) -> None:
+    phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)), dim=1)
+    full = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy))
+    of_joint, of_global = network.joint_fit(full.joint, phi), network.global_fit(full.whole, phi)
+    confident = (of_joint.softmax(-1) + of_global.softmax(-1)[:, None]).amax(-1).flatten()
+    sigma = float(confident.quantile(quantile))
+    scores, steps = stopped_scores(network, full, phi, sigma)
+    stopped = walk(
+        network, DirectLocalities(network, images), PolicyOrder(network.policy), stop=StopRule(sigma, phi)
+    )
+    assert torch.equal(steps, stopped.steps)
+    last = stopped.joint[torch.arange(len(images)), stopped.steps - 1]
+    torch.testing.assert_close(
+        scores, network.scores(stopped.whole, last[:, None], phi)[:, 0], atol=1e-3, rtol=1e-3
+    )
+
+
+@torch.inference_mode()
+def test_a_table_gives_the_same_walk_as_computing(network: ERPCNet, images: torch.Tensor) -> None:
+    batches = [Batch(images[:8], torch.arange(8)), Batch(images[8:], torch.arange(8, 12))]
+    table = build_table(network, batches, total=2)
+    direct = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy), keep=True)
+    looked_up = walk(network, table.take(torch.arange(12)), PolicyOrder(network.policy), keep=True)
+    assert torch.equal(direct.cells, looked_up.cells)
+    for name in ("whole", "joint", "beta", "localities"):
+        torch.testing.assert_close(getattr(direct, name), getattr(looked_up, name), atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_the_walk_is_stage_ones_forward_on_the_same_cells(network: ERPCNet, images: torch.Tensor) -> None:
+    found = walk(network, DirectLocalities(network, images), RandomOrder(3))
+    prediction = network(images, found.cells)
+    torch.testing.assert_close(found.whole, prediction.whole, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found.joint, prediction.joint, atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_globalnet_takes_no_steps(images: torch.Tensor) -> None:
+    network = small_network("globalnet")
+    found = walk(network, DirectLocalities(network, images), RandomOrder(0))
+    assert found.cells.shape == (12, 0)
+    assert (found.steps == 0).all()

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import erpcnet
+from erpcnet.cli import main
+from erpcnet.config import list_presets, load_config
+from erpcnet.errors import InputError
+
+QUICK = [
+    "--data.image_size",
+    "64",
+    "--stage1.epochs",
+    "1",
+    "--stage2.epochs",
+    "2",
+    "--stage1.batch_size",
+    "16",
+]
+KEYS = {
+    "t1",
+    "t1_per_image",
+    "u",
+    "s",
+    "h",
+    "ausuc",
+    "delta",
+    "sigma",
+    "mean_steps",
+    "protocol",
+    "seed",
+    "variant",
+}
+
+
+@pytest.fixture(scope="module")
+def run(creatures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    code = main(
+        ["train", "--config", "creatures", "--data", str(creatures), "--out", str(out), "--seed", "3", *QUICK]
+    )
+    assert code == 0
+    return out
+
+
+def test_a_run_leaves_what_it_promises(run: Path, creatures: Path) -> None:
+    names = {path.name for path in run.iterdir()}
+    assert names == {"config.yaml", "model.safetensors", "metrics.json", "logs", "localities.png"}
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert set(metrics) >= KEYS
+    assert (metrics["seed"], metrics["variant"], metrics["protocol"]) == (3, "erpcnet", "validation")
+    assert list((run / "logs").glob("events.*"))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["data"]["image_size"] == 64
+    with Image.open(run / "localities.png") as picture:
+        assert picture.width > 800
+
+
+def test_evaluating_again_gives_the_same_figures(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    metrics = json.loads((run / "metrics.json").read_text())
+    for name in KEYS:
+        assert again[name] == pytest.approx(metrics[name]), name
+
+
+def test_predicting_agrees_with_the_evaluation(run: Path, creatures: Path) -> None:
+    dataset = erpcnet.read_dataset(creatures)
+    model = erpcnet.load(run)
+    rows = dataset.test_unseen
+    found = model.predict([creatures / dataset.image_paths[row] for row in rows])
+    right = torch.tensor(
+        [dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, found, strict=True)]
+    )
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert right.double().mean().item() == pytest.approx(metrics["t1_per_image"])
+    assert sum(f.steps for f in found) / len(found) == pytest.approx(metrics["mean_steps"])
+    seen_too = model.predict([creatures / dataset.image_paths[row] for row in rows], "all")
+    u = torch.tensor(
+        [dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, seen_too, strict=True)]
+    )
+    assert u.double().mean().item() == pytest.approx(metrics["u"])  # as many images in every class
+
+
+def test_a_class_can_be_added_at_run_time(run: Path, creatures: Path) -> None:
+    dataset = erpcnet.read_dataset(creatures)
+    model = erpcnet.load(run)
+    picture = creatures / dataset.image_paths[dataset.test_unseen[0]]
+    before = model.predict([picture])[0]
+    likely = dict(before.attributes)
+    model.add_classes({"as predicted": [max(value, 0) for value in likely.values()]})
+    after = model.predict([picture], ["as predicted", before.name])[0]
+    assert after.name in ("as predicted", before.name)
+    assert len(model.classes.names) == len(dataset.classes) + 1
+    with pytest.raises(InputError, match="known already"):
+        model.add_classes({"as predicted": list(likely.values())})
+    with pytest.raises(InputError, match="there is no attribute 'hat'"):
+        model.add_classes({"gentleman": {"hat": 1.0}})
+    with pytest.raises(InputError, match="there is no class 'unicorn'"):
+        model.predict([picture], ["unicorn"])
+
+
+def test_predict_prints_and_draws(
+    run: Path, creatures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = str(creatures / "images/00a/000.png")
+    assert main(["predict", str(run), picture, "--json", "--picture", str(tmp_path / "where.png")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told[0]["image"] == picture
+    for region in told[0]["regions"]:
+        left, upper, right, lower = region["box"]
+        assert 0 <= left < right <= 64
+        assert 0 <= upper < lower <= 64
+    with Image.open(tmp_path / "where.png") as drawn:
+        assert drawn.width > 100
+
+
+def _broken(creatures: Path, tmp_path: Path, how: str) -> Path:
+    root = tmp_path / how
+    shutil.copytree(creatures, root, ignore=shutil.ignore_patterns(".erpcnet-cache"))
+    if how == "no-attributes":
+        text = (root / "attributes.csv").read_text().splitlines(keepends=True)
+        (root / "attributes.csv").write_text("".join(line for line in text if not line.startswith("03a")))
+    if how == "undecodable":
+        (root / "images/00a/000.png").write_bytes(b"\x89PNG and nothing more")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "NOWHERE"], "is not a folder"),
+        (["--data", "no-attributes"], "class '03a' has no row"),
+        (["--data", "undecodable"], "images/00a/000.png does not decode"),
+        (["--data", "GOOD", "--config", "creature"], "there is no preset 'creature', perhaps 'creatures'"),
+        (["--data", "GOOD", "--config", "mine.yaml"], "mine.yaml is not there"),
+        (["--data", "GOOD", "--model.steps", "17"], "the grid has only 16 cells"),
+        (
+            ["--data", "GOOD", "--model.backbone.name", "vit_b_16"],
+            "'vit_b_16' gives no convolutional feature map",
+        ),
+        (["--data", "GOOD", "--model.sgima", "0.7"], "--model.sgima"),
+        (["--data", "GOOD", "--model.sigma", "high"], "model.sigma"),
+        (["--data", "GOOD", "--variant", "ercpnet"], "variant"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_two(
+    words: list[str], message: str, creatures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"GOOD": str(creatures), "NOWHERE": str(tmp_path / "nowhere")}
+    for how in ("no-attributes", "undecodable"):
+        if how in words:
+            places[how] = str(_broken(creatures, tmp_path, how))
+    words = [places.get(word, word) for word in words]
+    config = [] if "--config" in words else ["--config", "creatures"]
+    assert main(["train", *config, "--out", str(tmp_path / "out"), *QUICK, *words]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("erpcnet: ")
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fly"], "there is no command 'fly'"),
+        (["evaluate", "nowhere"], "nowhere/metrics.json is not there"),
+        (["predict", "nowhere", "a.png"], "nowhere/model.safetensors is not there"),
+        (["data", "make", "unicorns", "x"], "invalid choice: 'unicorns'"),
+        (["data", "check", "nowhere"], "nowhere is not a folder"),
+        (["train", "--data"], "--data needs a value"),
+    ],
+)
+def test_other_commands_complain_in_the_same_way(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("erpcnet: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_run_is_not_overwritten(run: Path, creatures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config", "creatures", "--data", str(creatures), "--out", str(run), *QUICK]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_data_check_reports_counts_and_problems(
+    creatures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "check", str(creatures), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["facts"]
+    assert (facts["train"], facts["test_seen"], facts["test_unseen"]) == (36, 24, 20)
+    assert main(["data", "check", str(_broken(creatures, tmp_path, "undecodable"))]) == 1
+    assert "000.png does not decode" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_every_preset_is_a_whole_configuration(name: str) -> None:
+    config = load_config(name)
+    assert load_config_text(config.to_yaml()) == config
+
+
+def load_config_text(text: str) -> erpcnet.Config:
+    return load_config(None, **yaml.safe_load(text))
+
+
+def test_the_papers_numbers_stand_in_its_presets() -> None:
+    table = {
+        "sun": (6, 0.7, 0.2, 0.0),
+        "cub": (6, 0.5, 0.8, 0.5),
+        "apy": (6, 1.1, 0.5, 0.5),
+        "awa2": (10, 0.5, 0.5, 0.0),
+    }
+    for name, numbers in table.items():
+        model = load_config(f"{name}-paper").model
+        assert (model.steps, model.sigma, model.delta, model.dropout) == numbers
+        assert (model.backbone.name, model.joint.kind, model.compatibility) == (
+            "resnet101",
+            "concatenation",
+            "dot",
+        )
+    paper = load_config("cub-paper")
+    assert (paper.stage1.lr, paper.stage1.weight_decay, paper.stage1.step_epochs) == (1e-3, 1e-5, 30)
+    assert (paper.stage2.lr, paper.stage2.gamma, paper.stage2.clip) == (3e-4, 0.99, 0.2)
+
+
+def test_a_yaml_file_extends_a_preset_and_unknown_keys_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: cub-paper\nmodel: {steps: 4}\n")
+    config = load_config(tmp_path / "mine.yaml")
+    assert (config.model.steps, config.model.sigma) == (4, 0.5)
+    (tmp_path / "mine.yaml").write_text("model: {stesp: 4}\n")
+    with pytest.raises(InputError, match="stesp"):
+        load_config(tmp_path / "mine.yaml")

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from conftest import small_network
+from erpcnet.training.losses import Stage1Loss
+from erpcnet.training.settings import LossWeights
+
+
+def _cross_entropy(attributes: list[float], scale: float, phi: torch.Tensor, label: int) -> float:
+    length = math.sqrt(sum(a * a for a in attributes))
+    scores = [
+        scale * sum(a * p for a, p in zip(attributes, row, strict=True)) / length for row in phi.tolist()
+    ]
+    return math.log(sum(math.exp(score) for score in scores)) - scores[label]
+
+
+def test_the_four_losses_against_plain_loops() -> None:
+    network = small_network("pcnet")
+    weights = LossWeights(whole=1.0, local=0.5, joint=2.0, highlight=0.25)
+    images = torch.randn(3, 3, 64, 64)
+    cells = torch.stack([torch.randperm(16)[:6] for _ in range(3)])
+    labels = torch.tensor([0, 2, 1])
+    phi = torch.nn.functional.normalize(torch.rand(4, 7), dim=1)
+    with torch.no_grad():
+        losses = Stage1Loss(network, weights, 0.0)(images, cells, labels, phi)
+        whole, local, joint = network(images, cells)
+    assert local is not None
+    assert joint is not None
+    scales = {
+        name: getattr(network, f"{name}_fit").log_scale.exp().item()
+        for name in ("global", "local", "joint", "highlight")
+    }
+    sums = dict.fromkeys(scales, 0.0)
+    for n in range(3):
+        label = int(labels[n])
+        sums["global"] += _cross_entropy(whole[n].tolist(), scales["global"], phi, label) / 3
+        for t in range(6):
+            sums["local"] += _cross_entropy(local[n, t].tolist(), scales["local"], phi, label) / 18
+            sums["joint"] += _cross_entropy(joint[n, t].tolist(), scales["joint"], phi, label) / 18
+        highest = [max(float(whole[n, a]), *(float(local[n, t, a]) for t in range(6))) for a in range(7)]
+        sums["highlight"] += _cross_entropy(highest, scales["highlight"], phi, label) / 3
+    for name, expected in sums.items():
+        assert losses[name].item() == pytest.approx(expected, rel=1e-4)
+    total = sums["global"] + 0.5 * sums["local"] + 2 * sums["joint"] + 0.25 * sums["highlight"]
+    assert losses["total"].item() == pytest.approx(total, rel=1e-4)
+
+
+def test_globalnet_has_its_own_loss_only() -> None:
+    network = small_network("globalnet")
+    phi = torch.nn.functional.normalize(torch.rand(4, 7), dim=1)
+    losses = Stage1Loss(network, LossWeights(), 0.0)(
+        torch.randn(2, 3, 64, 64), None, torch.tensor([0, 1]), phi
+    )
+    assert set(losses) == {"global", "total"}
+    assert losses["global"].item() == losses["total"].item()

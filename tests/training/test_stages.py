@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from conftest import small_network
+from erpcnet.config import Config
+from erpcnet.data import ZeroShotDataset
+from erpcnet.errors import InputError
+from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
+from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy
+from erpcnet.training import LocalityTable, Log, Stage2Settings, train_stage2
+from erpcnet.training.stage1 import random_cells
+
+
+def test_random_cells_never_repeat_within_an_image() -> None:
+    cells = random_cells(200, 16, 6, torch.Generator().manual_seed(0))
+    assert all(len(set(row.tolist())) == 6 for row in cells)
+    assert cells.flatten().bincount(minlength=16).float().std() < 20  # all cells about equally often (75)
+
+
+def test_same_seed_same_weights_and_another_seed_others(
+    tiny_config: Config, dataset: ZeroShotDataset
+) -> None:
+    def weights(seed: int) -> dict[str, torch.Tensor]:
+        shop = open_workshop(replace(tiny_config, seed=seed), dataset)
+        return train_network(shop, dataset, Log()).state_dict()
+
+    first, second, other = weights(0), weights(0), weights(1)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["policy.actor.weight"], other["policy.actor.weight"])
+
+
+def test_each_stage_leaves_the_other_stages_weights_alone(
+    tiny_config: Config, dataset: ZeroShotDataset
+) -> None:
+    shop = open_workshop(tiny_config, dataset)
+    start = create_network(tiny_config, len(dataset.attribute_names)).state_dict()
+    network = train_localities(shop, dataset, Log())
+    middle = {name: value.clone() for name, value in network.state_dict().items()}
+    train_policy(shop, network, dataset, Log())
+    end = network.state_dict()
+    for name in start:
+        if name.startswith("policy."):
+            assert torch.equal(start[name], middle[name]), name
+        else:
+            assert torch.equal(middle[name], end[name]), name
+    assert not torch.equal(start["backbone.trunk.0.0.weight"], middle["backbone.trunk.0.0.weight"])
+    assert not torch.equal(middle["policy.actor.weight"], end["policy.actor.weight"])
+
+
+def _planted(network: object, dataset: ZeroShotDataset) -> LocalityTable:
+    """Localities of which one in each image, told by its descriptor, shows the true class; the rest show nothing."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.from_numpy(dataset.train)
+    count, channels = len(rows), 128
+    telling = torch.randint(16, (count,), generator=generator)
+    descriptors = torch.randn(count, 16, 65, generator=generator)
+    descriptors[torch.arange(count), telling, 0] = 8.0
+    localities = torch.zeros(count, 16, channels)
+    phi = torch.from_numpy(dataset.unit_attributes[dataset.labels[dataset.train]])
+    localities[torch.arange(count), telling, : phi.shape[1]] = phi * 10
+    return LocalityTable(
+        torch.zeros(count, channels),
+        torch.zeros(count, phi.shape[1]),
+        descriptors,
+        torch.ones(count, 16),
+        localities,
+        rows,
+    )
+
+
+def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset) -> None:
+    attributes = len(dataset.attribute_names)
+    network = small_network("rpcnet", attributes=attributes)
+    with torch.no_grad():
+        for layer in (network.joint.of_global, network.joint.of_local, network.joint.trust):
+            layer.weight.zero_()
+            layer.bias.zero_()
+        network.joint.of_local.weight[:, :attributes] = torch.eye(attributes)
+    table = _planted(network, dataset)
+    settings = Stage2Settings(epochs=60, batch_size=18, views=1, temperature=1.0, lr=3e-3)
+    train_stage2(network, dataset, table, settings, accelerator=Accelerator(cpu=True), seed=0, log=Log())
+    everything = table.take(torch.arange(len(table)))
+    with torch.inference_mode():
+        assert network.policy is not None
+        learned = walk(network, everything, PolicyOrder(network.policy)).cells[:, 0]
+        chance = walk(network, everything, RandomOrder(0)).cells[:, 0]
+    telling = table.descriptors[..., 0].argmax(dim=1)
+    assert (learned == telling).float().mean() > 0.8
+    assert (chance == telling).float().mean() < 0.3
+
+
+def test_an_ending_at_sigma_needs_sigma(dataset: ZeroShotDataset) -> None:
+    network = small_network("rpcnet", attributes=len(dataset.attribute_names))
+    settings = Stage2Settings(views=1, ending="paper")
+    with pytest.raises(InputError, match="set --model.sigma"):
+        train_stage2(
+            network,
+            dataset,
+            _planted(network, dataset),
+            settings,
+            accelerator=Accelerator(cpu=True),
+            seed=0,
+            log=Log(),
+        )
