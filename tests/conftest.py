@@ -59,3 +59,11 @@ def small_network(variant: str = "erpcnet", attributes: int = 7, **model: object
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return network.eval()
+
+
+def shared(*parts: str) -> Path:
+    """Real data and weights that lie beside the repository on some machines; a test skips where they do not."""
+    path = Path(__file__).resolve().parents[2].joinpath("shared", *parts)
+    if not path.exists():
+        pytest.skip(f"needs {'/'.join(('shared', *parts))} beside the repository")
+    return path

@@ -43,9 +43,7 @@ KEYS = {
 @pytest.fixture(scope="module")
 def run(creatures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    code = main(
-        ["train", "--config", "creatures", "--data", str(creatures), "--out", str(out), "--seed", "3", *QUICK]
-    )
+    code = main(["train", "--config", "creatures", "--data", str(creatures), "--out", str(out), "--seed", "3", *QUICK])
     assert code == 0
     return out
 
@@ -76,16 +74,12 @@ def test_predicting_agrees_with_the_evaluation(run: Path, creatures: Path) -> No
     model = erpcnet.load(run)
     rows = dataset.test_unseen
     found = model.predict([creatures / dataset.image_paths[row] for row in rows])
-    right = torch.tensor(
-        [dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, found, strict=True)]
-    )
+    right = torch.tensor([dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, found, strict=True)])
     metrics = json.loads((run / "metrics.json").read_text())
     assert right.double().mean().item() == pytest.approx(metrics["t1_per_image"])
     assert sum(f.steps for f in found) / len(found) == pytest.approx(metrics["mean_steps"])
     seen_too = model.predict([creatures / dataset.image_paths[row] for row in rows], "all")
-    u = torch.tensor(
-        [dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, seen_too, strict=True)]
-    )
+    u = torch.tensor([dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, seen_too, strict=True)])
     assert u.double().mean().item() == pytest.approx(metrics["u"])  # as many images in every class
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,13 +15,18 @@ from rich.table import Table
 from erpcnet import __version__
 from erpcnet.errors import InputError
 
+if TYPE_CHECKING:
+    from erpcnet.config import Config
+
 USAGE = """\
 erpcnet: zero-shot image recognition that looks where it needs to.
 
   erpcnet train --config PRESET_OR_YAML --data DIR --out RUN    train and evaluate
   erpcnet evaluate RUN [--data DIR] [--json]                    evaluate a run again
   erpcnet predict RUN IMAGE... [--classes all] [--json]         name what is in pictures
+  erpcnet ablation --config PRESET --data DIR --out FILE.csv    the paper's ablation, over seeds
   erpcnet data make creatures DIR                               draw the embedded dataset
+  erpcnet data init DIR                                         start the two CSV files of your own data
   erpcnet data check DIR [--json]                               read everything once and report
   erpcnet presets                                               the names --config takes
 
@@ -42,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "evaluate": _evaluate,
         "predict": _predict,
+        "ablation": _ablation,
         "data": _data,
         "presets": _presets,
     }
@@ -65,32 +71,74 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _train(words: list[str]) -> int:
-    from erpcnet.config import config_parser, one_line, read_values, to_config
     from erpcnet.runs import train_run
 
-    parser = config_parser(
-        prog="erpcnet train",
-        description="Train ERPCNet (Stage I, then Stage II) on a dataset, evaluate it, and leave a run.",
+    parsed = _configured(
+        words,
+        "erpcnet train",
+        "Train ERPCNet (Stage I, then Stage II) on a dataset, evaluate it, and leave a run.",
+        {"--out": ("runs/latest", "folder for the run")},
     )
-    parser.add_argument("--config", help="a preset (see `erpcnet presets`) or a YAML file of settings")
-    # --data names the dataset; the settings of the input are --data.image_size and so on.
-    parser.add_argument("--out", default="runs/latest", help="folder for the run")
-    words, data = _take_option(words, "--data", "data")
-    words, name = _take_option(words, "--config", "creatures")
-    if "-h" in words or "--help" in words:
-        parser.print_help()
+    if parsed is None:
         return 0
-    try:
-        values = parser.parse_args(words, namespace=parser.parse_object(read_values(name)))
-    except argparse.ArgumentError as error:
-        raise InputError(f"erpcnet train: {one_line(error)}") from None
-    out = values.pop("out")
-    values.pop("config")
-    config = to_config(config_parser(), values)
+    config, options = parsed
     Console(stderr=True).print(config.to_yaml(), highlight=False, markup=False, end="")
-    metrics = train_run(config, data, out)
-    print_metrics([metrics.to_json()], title=str(out))
+    metrics = train_run(config, options["--data"], options["--out"])
+    print_metrics([metrics.to_json()], title=options["--out"])
     return 0
+
+
+def _ablation(words: list[str]) -> int:
+    from erpcnet.data import read_dataset
+    from erpcnet.experiments.ablation import run_ablation, write_rows
+
+    parsed = _configured(
+        words,
+        "erpcnet ablation",
+        "GlobalNet, PCNet, RPCNet, ERPCNet and fixed orders, over several seeds, as a CSV file.",
+        {"--out": ("runs/ablation.csv", "file for the rows"), "--seeds": ("0,1,2", "seeds, separated by commas")},
+    )
+    if parsed is None:
+        return 0
+    config, options = parsed
+    try:
+        seeds = [int(seed) for seed in options["--seeds"].split(",")]
+    except ValueError:
+        raise InputError(f"--seeds is '{options['--seeds']}'; it takes whole numbers, separated by commas.") from None
+    rows = list(run_ablation(config, read_dataset(options["--data"]), seeds))
+    write_rows(Path(options["--out"]), rows)
+    print_metrics([{**row, "variant": row["method"]} for row in rows], title=options["--out"])
+    return 0
+
+
+def _configured(
+    words: list[str], program: str, description: str, options: dict[str, tuple[str, str]]
+) -> tuple[Config, dict[str, str]] | None:
+    """The configuration and the plain options of a command; None after printing help.
+
+    `--data` names the dataset, while `--data.image_size` is a setting, so these are taken out by hand.
+    """
+    from erpcnet.config import config_parser, one_line, read_values, to_config
+
+    plain = {
+        "--config": ("creatures", "a preset (see `erpcnet presets`) or a YAML file of settings"),
+        "--data": ("data", "folder of the dataset"),
+        **options,
+    }
+    parser = config_parser(prog=program, description=description)
+    if "-h" in words or "--help" in words:
+        for flag, (default, text) in plain.items():
+            print(f"{flag:10s} {text} (default: {default})")
+        parser.print_help()
+        return None
+    values = {}
+    for flag, (default, _) in plain.items():
+        words, values[flag] = _take_option(words, flag, default)
+    try:
+        parsed = parser.parse_args(words, namespace=parser.parse_object(read_values(values["--config"])))
+    except argparse.ArgumentError as error:
+        raise InputError(f"{program}: {one_line(error)}") from None
+    return to_config(parser, parsed), values
 
 
 def _take_option(words: list[str], flag: str, default: str) -> tuple[list[str], str]:
@@ -139,9 +187,7 @@ def _predict(words: list[str]) -> int:
     parser = _Parser(prog="erpcnet predict", description="Name what is in pictures, from attributes alone.")
     parser.add_argument("run", help="folder that `erpcnet train` left")
     parser.add_argument("images", nargs="+", help="picture files")
-    parser.add_argument(
-        "--classes", default="unseen", help="'unseen' (default), 'all', or names separated by commas"
-    )
+    parser.add_argument("--classes", default="unseen", help="'unseen' (default), 'all', or names separated by commas")
     parser.add_argument("--picture", metavar="FILE", help="also draw where it looked, as a PNG")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(words)
@@ -167,11 +213,13 @@ def _data(words: list[str]) -> int:
     make.add_argument("name", choices=["creatures"])
     make.add_argument("folder")
     make.add_argument("--seed", type=int, default=0, help="decides every pixel")
+    init = actions.add_parser("init", help="start attributes.csv and splits.csv from a folder of class folders")
+    init.add_argument("folder")
     check = actions.add_parser("check", help="read everything once and report what is wrong")
     check.add_argument("folder")
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args(words)
-    return _make(options) if options.action == "make" else _check(options)
+    return {"make": _make, "init": _init, "check": _check}[options.action](options)
 
 
 def _make(options: argparse.Namespace) -> int:
@@ -184,6 +232,15 @@ def _make(options: argparse.Namespace) -> int:
         return 0
     make_creatures(folder, settings)
     print(f"drew creatures into {folder}")
+    return 0
+
+
+def _init(options: argparse.Namespace) -> int:
+    from erpcnet.data.folder import init_folder
+
+    attributes, splits = init_folder(Path(options.folder))
+    print(f"{attributes}: name your attributes in the first line and give every class a value for each")
+    print(f"{splits}: write 'unseen' for the classes to recognise without training images")
     return 0
 
 

@@ -99,9 +99,7 @@ def _read(name: str | Path) -> str:
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise InputError(
-                f"{path} is not there; --config takes a YAML file or one of {', '.join(list_presets())}."
-            )
+            raise InputError(f"{path} is not there; --config takes a YAML file or one of {', '.join(list_presets())}.")
         return path.read_text(encoding="utf-8")
     preset = resources.files("erpcnet.presets") / f"{name}.yaml"
     if not preset.is_file():

@@ -1,8 +1,25 @@
 """The one exception that a user may meet."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
 
 class InputError(Exception):
     """Something a person gave is wrong: one sentence that names it and says what to do.
 
     The command line prints the sentence and exits with code 2, without a traceback.
     """
+
+
+class MissingImagesError(InputError):
+    """Images that a list names are not in the folder; `data check` tells all of them."""
+
+    def __init__(self, root: Path, missing: Sequence[str]) -> None:
+        self.missing = tuple(missing)
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        super().__init__(
+            f"{root}: image '{missing[0]}'{more} is not there, under that or another image ending; "
+            f"put the images anywhere below {root} (`erpcnet data check {root}` lists what is missing)."
+        )

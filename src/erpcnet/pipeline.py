@@ -88,9 +88,7 @@ def train_policy(shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset, log
     """Stage II, in place."""
     config = shop.config
     table = policy_table(network, dataset, shop.feed, config.stage2, config.seed)
-    train_stage2(
-        network, dataset, table, config.stage2, accelerator=shop.accelerator, seed=config.seed, log=log
-    )
+    train_stage2(network, dataset, table, config.stage2, accelerator=shop.accelerator, seed=config.seed, log=log)
 
 
 def select_settings(shop: Workshop, log: Log) -> Settings | None:

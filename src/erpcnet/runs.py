@@ -25,7 +25,6 @@ from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import Metrics, Settings
 from erpcnet.inference import ClassTable, Recogniser
-from erpcnet.inference.explain import draw_localities
 from erpcnet.model import ERPCNet
 from erpcnet.pipeline import evaluate, open_workshop, select_settings, set_precision, train_network
 from erpcnet.progress import console
@@ -76,6 +75,8 @@ def dataset_of(run: str | Path) -> Path:
 
 def draw_examples(recogniser: Recogniser, dataset: ZeroShotDataset, out: Path, count: int = 6) -> None:
     """Six test images of unseen classes, one class after the other."""
+    from erpcnet.inference.explain import draw_localities  # matplotlib is slow to import
+
     order = np.argsort(dataset.labels[dataset.test_unseen], kind="stable")
     rows = dataset.test_unseen[order[np.linspace(0, len(order) - 1, count + 2).astype(int)[1:-1]]]
     paths = [dataset.root / dataset.image_paths[row] for row in rows]
@@ -83,9 +84,7 @@ def draw_examples(recogniser: Recogniser, dataset: ZeroShotDataset, out: Path, c
     draw_localities(paths, found, [dataset.classes[dataset.labels[row]] for row in rows], out)
 
 
-def save_model(
-    path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: Config, settings: Settings
-) -> None:
+def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: Config, settings: Settings) -> None:
     """Everything that prediction needs, in one file."""
     state = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
     state[TABLE] = torch.from_numpy(dataset.attributes)

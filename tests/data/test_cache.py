@@ -56,18 +56,14 @@ def test_an_image_that_does_not_decode_is_named_and_leaves_no_cache(root: Path) 
 
 def test_two_processes_that_start_at_once_share_one_build(root: Path) -> None:
     program = f"from erpcnet.data import *; print(open_cache(read_dataset({str(root)!r}), 48).pixels.sum())"
-    runs = [
-        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    runs = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     printed = [run.communicate()[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
     assert printed[0] == printed[1] != ""
     assert len(list((root / FOLDER).glob("*.npy"))) == 1
 
 
-def test_the_cache_goes_where_the_environment_says(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_goes_where_the_environment_says(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "ERPCNET_CACHE", str(tmp_path / "elsewhere"))
     open_cache(read_dataset(root), 32)
     assert list((tmp_path / "elsewhere" / "creatures").glob("*.npy"))
@@ -81,9 +77,7 @@ def test_an_epoch_feeds_every_row_once_and_processes_share_it(root: Path) -> Non
     batches = list(feed.epoch(dataset.train, 6, generator))
     rows = torch.cat([batch.rows for batch in batches])
     assert sorted(rows.tolist()) == sorted(dataset.train.tolist())
-    parts = [
-        list(feed.epoch(dataset.train, 6, torch.Generator().manual_seed(0), share=(r, 2))) for r in (0, 1)
-    ]
+    parts = [list(feed.epoch(dataset.train, 6, torch.Generator().manual_seed(0), share=(r, 2))) for r in (0, 1)]
     for batch, left, right in zip(batches, *parts, strict=True):
         assert torch.equal(batch.rows[0::2], left.rows)
         assert torch.equal(batch.rows[1::2], right.rows)

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from erpcnet.data import read_dataset
+from erpcnet.data.folder import init_folder
 from erpcnet.errors import InputError
 
 ATTRIBUTES = "class,striped,winged\nzebra,1,0\nbird,0,1\nfish,0.5,0.2\nbat,0.1,0.9\nbee,0.9,0.8\n"
@@ -84,12 +85,16 @@ def test_folds_are_drawn_alike_every_time_or_read(folder: Path) -> None:
             _change("splits.csv", "a1.png,bat,train\n", ""),
             r"class 'bat' has images in test_seen but none in train",
         ),
-        (_change("splits.csv", "z1.png", "z9.png"), r"line 2: image 'z9.png' is not there"),
+        (_change("splits.csv", "z1.png", "z9.png"), r"image 'z9.png' is not there"),
+        (_change("splits.csv", "z1.png", "../z1.png"), r"line 2: '../z1.png' leaves the folder"),
+        (_change("splits.csv", "z1.png", "/z1.png"), r"line 2: '/z1.png' leaves the folder"),
+        (_change("splits.csv", "a2.png", "a1.png"), r"line 6: 'a1.png' stands in line 5 already"),
+        (_change("splits.csv", ",", ";"), r"no column 'class'; it must name class,split, separated by commas"),
         (
             _change("splits.csv", "b1.png,bird,train", "b1.png,bird,testing"),
             r"line 3: split 'testing' is none of",
         ),
-        (_change("splits.csv", "image,class", "file,class"), r"no column 'image'"),
+        (_change("splits.csv", "image,class,split", "image,class,part"), r"no column 'split'"),
         (_change("splits.csv", "e1.png,bee,test_unseen\n", ""), r"no image is in the split 'test_unseen'"),
         (lambda root: (root / "splits.csv").unlink(), r"splits.csv is not there"),
         (lambda root: (root / "attributes.csv").unlink(), r"holds no attributes.csv"),
@@ -106,3 +111,53 @@ def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
         read_dataset(tmp_path / "nowhere")
     with pytest.raises(InputError, match="is empty; `erpcnet data make creatures"):
         read_dataset(tmp_path)
+
+
+@pytest.fixture
+def class_folders(tmp_path: Path) -> Path:
+    """Five classes of six images, as a person has them: no lists, odd names, several endings."""
+    for number, name in enumerate(["Äpfel", "bees, wild", "cats", "dogs", "eels"]):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for image in range(6):
+            ending = "jpg" if image % 2 else "webp"
+            colour = (40 * number, 20 * image, 90)
+            Image.new("RGB", (50, 40), colour).save(tmp_path / "photos" / name / f"{image} é.{ending}")
+    return tmp_path
+
+
+def test_init_starts_both_files_and_overwrites_neither(class_folders: Path) -> None:
+    attributes, splits = init_folder(class_folders)
+    assert splits.read_text(encoding="utf-8").splitlines()[:3] == ["class,split", '"bees, wild",seen', "cats,seen"]
+    with pytest.raises(InputError, match=r"line 2: attribute 'ATTRIBUTE' is ''"):
+        read_dataset(class_folders)  # the values are a person's to give
+    with pytest.raises(InputError, match=r"attributes\.csv is there already"):
+        init_folder(class_folders)
+    assert attributes.is_file()
+
+
+def test_naming_the_unseen_classes_is_enough(class_folders: Path) -> None:
+    init_folder(class_folders)
+    rows = ['"bees, wild",1,0', "cats,0,1", "dogs,0.1,0.9", "eels,0.3,0.3", "Äpfel,0.5,0"]
+    (class_folders / "attributes.csv").write_text("class,flies,furry\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    splits = (class_folders / "splits.csv").read_text(encoding="utf-8").replace("eels,seen", "eels,unseen")
+    (class_folders / "splits.csv").write_text(splits, encoding="utf-8")
+    dataset, again = read_dataset(class_folders), read_dataset(class_folders)
+    assert (len(dataset.train), len(dataset.test_seen), len(dataset.test_unseen)) == (20, 4, 6)
+    assert [dataset.classes[n] for n in dataset.unseen] == ["eels"]
+    assert np.array_equal(dataset.test_seen, again.test_seen)
+    (class_folders / "splits.csv").write_text(splits.replace("cats,seen", "cats,known"), encoding="utf-8")
+    with pytest.raises(InputError, match="split 'known' is neither 'seen' nor 'unseen'"):
+        read_dataset(class_folders)
+
+
+def test_a_class_without_images_is_named(class_folders: Path) -> None:
+    (class_folders / "attributes.csv").write_text("class,a\ncats,1\nyaks,1\n")
+    (class_folders / "splits.csv").write_text("class,split\ncats,seen\nyaks,seen\n")
+    with pytest.raises(InputError, match="line 3: there is no image in a folder 'yaks'"):
+        read_dataset(class_folders)
+
+
+def test_another_image_ending_is_taken(folder: Path) -> None:
+    Image.open(folder / "z1.png").save(folder / "z1.webp")
+    (folder / "z1.png").unlink()
+    assert read_dataset(folder).image_paths[0] == "z1.webp"

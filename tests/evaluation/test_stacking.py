@@ -36,16 +36,12 @@ def test_curve_and_ausuc_against_brute_force_over_delta(seed: int) -> None:
     of_seen, seen_labels, of_unseen, unseen_labels = _images(seed)
     found = curve(stack(of_seen, SEEN), seen_labels, stack(of_unseen, SEEN), unseen_labels)
     points = [
-        (_brute(of_unseen, unseen_labels, float(d)), _brute(of_seen, seen_labels, float(d)))
-        for d in found.deltas
+        (_brute(of_unseen, unseen_labels, float(d)), _brute(of_seen, seen_labels, float(d))) for d in found.deltas
     ]
     np.testing.assert_allclose(found.unseen.numpy(), [u for u, _ in points], atol=1e-12)
     np.testing.assert_allclose(found.seen.numpy(), [s for _, s in points], atol=1e-12)
     # A fine sweep of delta misses no corner, so its area is the exact one.
-    sweep = [
-        (_brute(of_unseen, unseen_labels, d), _brute(of_seen, seen_labels, d))
-        for d in np.linspace(-8, 8, 4001)
-    ]
+    sweep = [(_brute(of_unseen, unseen_labels, d), _brute(of_seen, seen_labels, d)) for d in np.linspace(-8, 8, 4001)]
     area = np.trapezoid([s for _, s in sweep], [u for u, _ in sweep])
     assert found.ausuc() == pytest.approx(area, abs=2e-3)
     delta, best = found.best()

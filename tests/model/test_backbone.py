@@ -30,9 +30,7 @@ def test_torchvision_splits_before_the_last_drop_in_resolution(name: str, channe
     with torch.no_grad():
         feature_map = backbone.trunk(images)
         assert feature_map.shape[1:] == (backbone.map_channels, 6, 6)
-        whole = (
-            network.features(images) if hasattr(network, "features") else _resnet_features(network, images)
-        )
+        whole = network.features(images) if hasattr(network, "features") else _resnet_features(network, images)
         torch.testing.assert_close(backbone.last(feature_map), whole)
 
 
@@ -41,9 +39,7 @@ def _resnet_features(network: torchvision.models.ResNet, images: torch.Tensor) -
     return network.layer4(network.layer3(network.layer2(network.layer1(value))))
 
 
-@pytest.mark.parametrize(
-    "name", ["resnet26", "efficientnet_b0", "convnext_atto", "regnetx_002", "resnetv2_50"]
-)
+@pytest.mark.parametrize("name", ["resnet26", "efficientnet_b0", "convnext_atto", "regnetx_002", "resnetv2_50"])
 def test_timm_splits_compute_what_timm_computes(name: str) -> None:
     torch.manual_seed(0)
     network = timm.create_model(name, pretrained=False, num_classes=0).eval()
@@ -86,9 +82,7 @@ def test_weights_come_from_a_file_and_must_fit(tmp_path: Path) -> None:
     for name in ("whole.safetensors", "whole.pth"):
         backbone = create_backbone("resnet18", str(tmp_path / name))
         torch.testing.assert_close(backbone.trunk[0].weight, network.conv1.weight)
-    save_file(
-        {key: value for key, value in state.items() if "layer3" not in key}, tmp_path / "part.safetensors"
-    )
+    save_file({key: value for key, value in state.items() if "layer3" not in key}, tmp_path / "part.safetensors")
     with pytest.raises(InputError, match="weights are missing, 'layer3"):
         create_backbone("resnet18", str(tmp_path / "part.safetensors"))
     with pytest.raises(InputError, match=r"nowhere\.pth is not there"):

@@ -83,9 +83,7 @@ def test_an_image_that_stops_costs_no_further_work(network: ERPCNet, images: tor
     for image, steps in enumerate(stopped.steps.tolist()):
         assert torch.equal(stopped.cells[image, :steps], full.cells[image, :steps])
         assert (stopped.cells[image, steps:] == -1).all()
-        torch.testing.assert_close(
-            stopped.joint[image, :steps], full.joint[image, :steps], atol=1e-4, rtol=1e-4
-        )
+        torch.testing.assert_close(stopped.joint[image, :steps], full.joint[image, :steps], atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()
@@ -99,14 +97,10 @@ def test_stopping_while_walking_answers_as_stopping_afterwards(
     confident = (of_joint.softmax(-1) + of_global.softmax(-1)[:, None]).amax(-1).flatten()
     sigma = float(confident.quantile(quantile))
     scores, steps = stopped_scores(network, full, phi, sigma)
-    stopped = walk(
-        network, DirectLocalities(network, images), PolicyOrder(network.policy), stop=StopRule(sigma, phi)
-    )
+    stopped = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy), stop=StopRule(sigma, phi))
     assert torch.equal(steps, stopped.steps)
     last = stopped.joint[torch.arange(len(images)), stopped.steps - 1]
-    torch.testing.assert_close(
-        scores, network.scores(stopped.whole, last[:, None], phi)[:, 0], atol=1e-3, rtol=1e-3
-    )
+    torch.testing.assert_close(scores, network.scores(stopped.whole, last[:, None], phi)[:, 0], atol=1e-3, rtol=1e-3)
 
 
 @torch.inference_mode()

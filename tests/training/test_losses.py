@@ -12,9 +12,7 @@ from erpcnet.training.settings import LossWeights
 
 def _cross_entropy(attributes: list[float], scale: float, phi: torch.Tensor, label: int) -> float:
     length = math.sqrt(sum(a * a for a in attributes))
-    scores = [
-        scale * sum(a * p for a, p in zip(attributes, row, strict=True)) / length for row in phi.tolist()
-    ]
+    scores = [scale * sum(a * p for a, p in zip(attributes, row, strict=True)) / length for row in phi.tolist()]
     return math.log(sum(math.exp(score) for score in scores)) - scores[label]
 
 
@@ -52,8 +50,6 @@ def test_the_four_losses_against_plain_loops() -> None:
 def test_globalnet_has_its_own_loss_only() -> None:
     network = small_network("globalnet")
     phi = torch.nn.functional.normalize(torch.rand(4, 7), dim=1)
-    losses = Stage1Loss(network, LossWeights(), 0.0)(
-        torch.randn(2, 3, 64, 64), None, torch.tensor([0, 1]), phi
-    )
+    losses = Stage1Loss(network, LossWeights(), 0.0)(torch.randn(2, 3, 64, 64), None, torch.tensor([0, 1]), phi)
     assert set(losses) == {"global", "total"}
     assert losses["global"].item() == losses["total"].item()

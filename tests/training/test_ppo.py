@@ -26,9 +26,7 @@ def test_returns_against_plain_loops(ending: str) -> None:
     for episode in range(20):
         rewards = reward[episode].tolist()
         end = next((t for t, r in enumerate(rewards) if r >= sigma), 3) if ending != "never" else 3
-        earned = [
-            r if t <= end else (rewards[end] if ending == "absorbing" else 0.0) for t, r in enumerate(rewards)
-        ]
+        earned = [r if t <= end else (rewards[end] if ending == "absorbing" else 0.0) for t, r in enumerate(rewards)]
         assert alive[episode].tolist() == [t <= end for t in range(4)]
         for t in range(end + 1):
             expected = sum(gamma ** (i - t) * earned[i] for i in range(t, 4))

@@ -22,9 +22,7 @@ def test_random_cells_never_repeat_within_an_image() -> None:
     assert cells.flatten().bincount(minlength=16).float().std() < 20  # all cells about equally often (75)
 
 
-def test_same_seed_same_weights_and_another_seed_others(
-    tiny_config: Config, dataset: ZeroShotDataset
-) -> None:
+def test_same_seed_same_weights_and_another_seed_others(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     def weights(seed: int) -> dict[str, torch.Tensor]:
         shop = open_workshop(replace(tiny_config, seed=seed), dataset)
         return train_network(shop, dataset, Log()).state_dict()
@@ -34,9 +32,7 @@ def test_same_seed_same_weights_and_another_seed_others(
     assert not torch.equal(first["policy.actor.weight"], other["policy.actor.weight"])
 
 
-def test_each_stage_leaves_the_other_stages_weights_alone(
-    tiny_config: Config, dataset: ZeroShotDataset
-) -> None:
+def test_each_stage_leaves_the_other_stages_weights_alone(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     shop = open_workshop(tiny_config, dataset)
     start = create_network(tiny_config, len(dataset.attribute_names)).state_dict()
     network = train_localities(shop, dataset, Log())
@@ -97,7 +93,7 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
 def test_an_ending_at_sigma_needs_sigma(dataset: ZeroShotDataset) -> None:
     network = small_network("rpcnet", attributes=len(dataset.attribute_names))
     settings = Stage2Settings(views=1, ending="paper")
-    with pytest.raises(InputError, match="set --model.sigma"):
+    with pytest.raises(InputError, match=r"set --model\.sigma"):
         train_stage2(
             network,
             dataset,

@@ -95,9 +95,7 @@ def _build(dataset: ZeroShotDataset, size: int, folder: Path, key: str, workers:
     partial.replace(folder / f"{key}.json")
 
 
-def _decoded(
-    dataset: ZeroShotDataset, size: int, workers: int | None
-) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
+def _decoded(dataset: ZeroShotDataset, size: int, workers: int | None) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
     boxes = dataset.boxes if dataset.boxes is not None else [None] * len(dataset.image_paths)
     jobs = [(dataset.root / name, box, size) for name, box in zip(dataset.image_paths, boxes, strict=True)]
     # Threads suffice: Pillow decodes and resizes without holding the interpreter's lock.

@@ -14,7 +14,7 @@ import numpy as np
 from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.data.images import load_image
 from erpcnet.data.readers import read_dataset
-from erpcnet.errors import InputError
+from erpcnet.errors import InputError, MissingImagesError
 from erpcnet.progress import track
 
 
@@ -35,14 +35,18 @@ class Report:
 
 def check_dataset(root: str | Path) -> Report:
     """Read tables and every image of a dataset."""
-    dataset = read_dataset(root)
-    problems = [*_broken(dataset), *_repeated(dataset), *_alike(dataset)]
+    try:
+        dataset = read_dataset(root)
+    except MissingImagesError as error:
+        return Report({"missing images": len(error.missing)}, [f"{path} is not there." for path in error.missing])
+    problems = [*_miscounted(dataset), *_broken(dataset), *_repeated(dataset), *_alike(dataset)]
     return Report(_facts(dataset), problems)
 
 
 def _facts(dataset: ZeroShotDataset) -> dict[str, Any]:
     norms = np.linalg.norm(dataset.attributes, axis=1)
     return {
+        "dataset": dataset.name,
         "images": len(dataset.image_paths),
         "train": len(dataset.train),
         "test_seen": len(dataset.test_seen),
@@ -54,6 +58,14 @@ def _facts(dataset: ZeroShotDataset) -> dict[str, Any]:
         "attribute norms": f"{norms.min():.3f} to {norms.max():.3f}",
         "validation folds": len(dataset.folds),
     }
+
+
+def _miscounted(dataset: ZeroShotDataset) -> Iterable[str]:
+    """Splits of a known dataset that are not of the known size."""
+    for split, known in dataset.extras.get("counts", {}).items():
+        found = len(getattr(dataset, split))
+        if found != known:
+            yield f"{dataset.root}: {split} has {found} images; the Proposed Split of {dataset.name} has {known}."
 
 
 def _broken(dataset: ZeroShotDataset) -> Iterable[str]:

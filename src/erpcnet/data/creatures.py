@@ -78,7 +78,7 @@ class CreatureSettings:
     test_images: int = 4
     unseen_images: int = 24
     size: int = 128
-    certainty: tuple[float, float] = (0.9, 0.99)
+    certainty: tuple[float, float] = (0.92, 0.99)
     scale: tuple[float, float] = (0.26, 0.37)
     crumbs: tuple[int, int] = (6, 12)
     seed: int = 0
@@ -94,9 +94,7 @@ class CreatureClass:
     frequency: dict[str, np.ndarray]
 
 
-def make_creatures(
-    root: str | Path, settings: CreatureSettings | None = None, workers: int | None = None
-) -> Path:
+def make_creatures(root: str | Path, settings: CreatureSettings | None = None, workers: int | None = None) -> Path:
     """Draw the dataset into `root`, which must be empty or absent; the same settings give the same bytes."""
     settings = settings or CreatureSettings()
     root = Path(root)
@@ -139,9 +137,7 @@ def draw_classes(settings: CreatureSettings) -> list[CreatureClass]:
         seen = families[: settings.families - settings.unseen_families]
         unseen = families[settings.families - settings.unseen_families :]
         known = {(part, look) for family in seen for usual in family for part, look in usual.items()}
-        if all(
-            (part, look) in known for family in unseen for usual in family for part, look in usual.items()
-        ):
+        if all((part, look) in known for family in unseen for usual in family for part, look in usual.items()):
             break
     return [
         CreatureClass(
@@ -220,9 +216,7 @@ def _write_tables(
     _write_csv(root / "attributes.csv", ["class", *header], table)
     lines = [line for own in drawn for line in own]
     _write_csv(root / "splits.csv", ["image", "class", "split"], [split for split, _ in lines])
-    _write_csv(
-        root / "parts.csv", ["image", "part", "look", "x", "y"], [row for _, rows in lines for row in rows]
-    )
+    _write_csv(root / "parts.csv", ["image", "part", "look", "x", "y"], [row for _, rows in lines for row in rows])
     seen = settings.families - settings.unseen_families
     held = max(1, seen // 4)
     order = np.random.default_rng([settings.seed, 3]).permutation(seen)
@@ -315,14 +309,15 @@ def draw_creature(
 def _draw_background(canvas: _Canvas, settings: CreatureSettings) -> None:
     """A graded ground with blobs, strokes and crumbs in the colours of eyes, beaks and marks."""
     random, side = canvas.random, canvas.size * canvas.supersampling
-    top, bottom = random.integers(90, 220, (2, 3))
+    top, bottom = random.uniform(110, 200, (2, 1)) + random.uniform(-22, 22, (2, 3))
     blend = np.linspace(0, 1, side)[:, None, None]
     ground = np.broadcast_to(top * (1 - blend) + bottom * blend, (side, side, 3))
     canvas.image.paste(Image.fromarray(ground.astype(np.uint8)))
     for _ in range(random.integers(4, 9)):
         at, radii = random.uniform(0, side, 2), random.uniform(0.05, 0.16, 2) * side
-        fill = _vary(tuple(random.integers(60, 220, 3)), random)
-        canvas.draw.polygon([tuple(p) for p in _ellipse(at, *radii, turn=random.uniform(0, 3))], fill=fill)
+        fill = _vary(random.uniform(90, 200) + random.uniform(-25, 25, 3), random)
+        shape = _ellipse(at, radii[0], radii[1], turn=random.uniform(0, 3))
+        canvas.draw.polygon([tuple(p) for p in shape], fill=fill)
     for _ in range(random.integers(*settings.crumbs)):
         at, fill = random.uniform(0, side, 2), CLUTTER[random.integers(len(CLUTTER))]
         reach = random.uniform(0.015, 0.04) * side
@@ -340,7 +335,12 @@ def _ellipse(centre: Points, rx: float, ry: float, turn: float = 0.0, points: in
     return np.asarray(centre) + ring @ rotation
 
 
-def _vary(colour: Sequence[int], random: np.random.Generator, by: int = 14) -> Colour:
+def _by(point: Points, right: float, down: float) -> Points:
+    """A point moved in the creature's frame."""
+    return np.asarray(point) + np.array([right, down])
+
+
+def _vary(colour: Sequence[float] | np.ndarray, random: np.random.Generator, by: int = 14) -> Colour:
     red, green, blue = (int(np.clip(c + random.integers(-by, by + 1), 0, 255)) for c in colour)
     return red, green, blue
 
@@ -353,12 +353,12 @@ def _shade(colour: Colour, factor: float) -> Colour:
 def _draw_tail(canvas: _Canvas, look: str, at: Points, colour: Colour, radii: tuple[float, float]) -> None:
     root = np.array([-radii[0] + 0.05, 0.0])
     if look == "thin":
-        canvas.line(np.array([root, at + (-0.02, -0.06), at + (-0.14, -0.22)]), _shade(colour, 0.6), 0.07)
+        canvas.line(np.array([root, _by(at, -0.02, -0.06), _by(at, -0.14, -0.22)]), _shade(colour, 0.6), 0.07)
     elif look == "bushy":
-        canvas.polygon(_ellipse(at + (-0.04, -0.08), 0.24, 0.14, turn=-0.6), _shade(colour, 1.3))
+        canvas.polygon(_ellipse(_by(at, -0.04, -0.08), 0.24, 0.14, turn=-0.6), _shade(colour, 1.3))
     elif look == "forked":
         canvas.line(np.array([root, at]), _shade(colour, 0.6), 0.08)
-        canvas.line(np.array([at + (-0.16, -0.16), at, at + (-0.16, 0.12)]), _shade(colour, 0.6), 0.08)
+        canvas.line(np.array([_by(at, -0.16, -0.16), at, _by(at, -0.16, 0.12)]), _shade(colour, 0.6), 0.08)
 
 
 def _draw_legs(canvas: _Canvas, look: str, at: Points, colour: Colour, radii: tuple[float, float]) -> None:
@@ -366,7 +366,7 @@ def _draw_legs(canvas: _Canvas, look: str, at: Points, colour: Colour, radii: tu
     fill = (236, 138, 30) if look == "webbed" else _shade(colour, 0.65)
     for x in (-0.5, -0.25, 0.25, 0.5):
         hip = np.array([x * radii[0], radii[1] - 0.06])
-        foot = hip + (canvas.random.uniform(-0.05, 0.05), length + 0.06)
+        foot = _by(hip, canvas.random.uniform(-0.05, 0.05), length + 0.06)
         canvas.line(np.array([hip, foot]), fill, 0.07)
         if look == "webbed":
             canvas.polygon(foot + np.array([(0, -0.05), (0.13, 0.05), (-0.05, 0.05)]), fill)
@@ -393,30 +393,24 @@ def _draw_pattern(canvas: _Canvas, look: str, at: Points, colour: Colour, radii:
 def _draw_wings(canvas: _Canvas, look: str, at: Points, colour: Colour, radii: tuple[float, float]) -> None:
     if look == "feathered":
         for lean in (-0.22, -0.08, 0.06):
-            canvas.polygon(_ellipse(at + (lean, 0.02), 0.09, 0.28, turn=0.5), _shade(colour, 1.3 + lean))
+            canvas.polygon(_ellipse(_by(at, lean, 0.02), 0.09, 0.28, turn=0.5), _shade(colour, 1.3 + lean))
     elif look == "bat":
-        points = np.array(
-            [(0.12, 0.25), (0.02, -0.26), (-0.16, -0.02), (-0.28, -0.22), (-0.34, 0.02), (-0.5, -0.06)]
-        )
+        points = np.array([(0.12, 0.25), (0.02, -0.26), (-0.16, -0.02), (-0.28, -0.22), (-0.34, 0.02), (-0.5, -0.06)])
         canvas.polygon(at + np.vstack([points, [(-0.2, 0.25)]]), _shade(colour, 0.5))
 
 
 def _draw_ears(canvas: _Canvas, look: str, at: Points, colour: Colour, radii: tuple[float, float]) -> None:
     for lean in (-0.10, 0.10):
-        root = at + (lean, 0.12)
+        root = _by(at, lean, 0.12)
         if look == "round":
             canvas.polygon(_ellipse(root, 0.11, 0.11), _shade(colour, 1.2))
         elif look == "pointed":
-            canvas.polygon(
-                root + np.array([(-0.09, 0.08), (lean * 0.5, -0.24), (0.09, 0.08)]), _shade(colour, 0.8)
-            )
+            canvas.polygon(root + np.array([(-0.09, 0.08), (lean * 0.5, -0.24), (0.09, 0.08)]), _shade(colour, 0.8))
         elif look == "horns":
-            canvas.line(
-                root + np.array([(0, 0.05), (lean, -0.08), (lean * 0.5, -0.2)]), (236, 228, 200), 0.08
-            )
+            canvas.line(root + np.array([(0, 0.05), (lean, -0.08), (lean * 0.5, -0.2)]), (236, 228, 200), 0.08)
         elif look == "antennae":
-            tip = root + (lean * 1.2, -0.20)
-            canvas.line(np.array([root + (0, 0.05), tip]), (40, 34, 34), 0.035)
+            tip = _by(root, lean * 1.2, -0.20)
+            canvas.line(np.array([_by(root, 0, 0.05), tip]), (40, 34, 34), 0.035)
             canvas.polygon(_ellipse(tip, 0.06, 0.06), (40, 34, 34))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ class ZeroShotDataset:
     test_unseen: IntArray
     folds: tuple[Fold, ...] = ()
     boxes: IntArray | None = None
-    extras: dict[str, Path] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_attributes()

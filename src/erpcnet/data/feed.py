@@ -70,9 +70,7 @@ class ImageFeed:
         for batch in torch.from_numpy(rows).split(batch_size):
             yield self._random_view(batch, generator)
 
-    def _random_view(
-        self, rows: Tensor, generator: torch.Generator, share: tuple[int, int] = (0, 1)
-    ) -> Batch:
+    def _random_view(self, rows: Tensor, generator: torch.Generator, share: tuple[int, int] = (0, 1)) -> Batch:
         # Every process draws for all rows and keeps its own, so that one process and many see the same views.
         boxes = random_boxes(self._shapes[rows.to(self.device)], generator, self.crop_scale)
         flip = (torch.rand(len(rows), generator=generator) < self.flip).to(self.device)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +34,18 @@ def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Im
     except FileNotFoundError:
         raise InputError(f"{path} is not there.") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on broken files
-        raise InputError(
-            f"{path} does not decode as an image ({error}); replace the file or take it out."
-        ) from None
+        raise InputError(f"{path} does not decode as an image ({error}); replace the file or take it out.") from None
     return picture if box is None else _cut(picture, box, path)
+
+
+def find_images(root: Path) -> Iterator[PurePosixPath]:
+    """Every image file below `root`, relative to it; hidden folders are passed over."""
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        inside = PurePosixPath(Path(folder).relative_to(root).as_posix())
+        for name in sorted(files):
+            if not name.startswith(".") and name.lower().endswith(ENDINGS):
+                yield inside / name
 
 
 def to_rgb(picture: Image.Image) -> Image.Image:

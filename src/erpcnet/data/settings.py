@@ -27,9 +27,7 @@ class DataSettings:
             raise InputError(f"data.image_size is {self.image_size}; it must be at least 32.")
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
-            raise InputError(
-                f"data.crop_scale is {self.crop_scale}; it must be two shares, 0 < LOW <= HIGH <= 1."
-            )
+            raise InputError(f"data.crop_scale is {self.crop_scale}; it must be two shares, 0 < LOW <= HIGH <= 1.")
 
     @property
     def stored_size(self) -> int:

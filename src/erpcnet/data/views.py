@@ -49,9 +49,7 @@ def take_views(pixels: Tensor, boxes: Tensor, size: int, flip: Tensor | None = N
     """
     side = pixels.shape[-1]
     rows = torch.arange(len(pixels), device=boxes.device, dtype=boxes.dtype)[:, None]
-    views = roi_align(
-        pixels.float(), torch.cat([rows, boxes * side], dim=1), size, sampling_ratio=-1, aligned=True
-    )
+    views = roi_align(pixels.float(), torch.cat([rows, boxes * side], dim=1), size, sampling_ratio=-1, aligned=True)
     if flip is not None:
         views = torch.where(flip[:, None, None, None], views.flip(3), views)
     # Convolutions are fastest on this layout, on GPUs and on most CPUs.

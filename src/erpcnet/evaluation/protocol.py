@@ -91,13 +91,13 @@ def stopped_scores(network: ERPCNet, seen: Walk, phi: Tensor, sigma: float) -> t
     if network.steps == 0:
         return network.scores(seen.whole, None, phi), seen.steps
     of_joint, of_global = network.joint_fit(seen.joint, phi), network.global_fit(seen.whole, phi)
-    union = of_joint + of_global[:, None]
+    answer = network.combine(of_global[:, None], of_joint)
     if network.policy is None:  # PCNet takes all of its steps
-        return union[:, -1], seen.steps
+        return answer[:, -1], seen.steps
     beta = seen.beta if network.uses_entropy else 1.0
-    taken = steps_taken(rewards(of_joint, of_global, union.argmax(dim=2), beta), sigma)
+    taken = steps_taken(rewards(of_joint, of_global, answer.argmax(dim=2), beta), sigma)
     rows = torch.arange(len(taken), device=taken.device)
-    return union[rows, taken - 1], taken
+    return answer[rows, taken - 1], taken
 
 
 def usual_order(network: ERPCNet, seed: int) -> Order:
@@ -111,9 +111,7 @@ def build_test_tables(
     """Every locality of the test images of seen and of unseen classes."""
     parts = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}
     return {
-        name: build_table(
-            network, feed.plain(rows, batch_size), -(-len(rows) // batch_size), f"Test images, {name}"
-        )
+        name: build_table(network, feed.plain(rows, batch_size), -(-len(rows) // batch_size), f"Test images, {name}")
         for name, rows in parts.items()
         if len(rows)
     }
@@ -151,9 +149,7 @@ def seen_unseen_curve(walks: EvaluationWalks, sigma: float) -> Curve:
     return curve(seen, walks.labels("seen"), unseen, walks.labels("unseen"))
 
 
-def choose_settings(
-    walks: EvaluationWalks, sigma: float | None, delta: float | None, protocol: Protocol
-) -> Settings:
+def choose_settings(walks: EvaluationWalks, sigma: float | None, delta: float | None, protocol: Protocol) -> Settings:
     """sigma, then delta, from these walks, where they are not given."""
     sigma = choose_sigma(walks) if sigma is None else sigma
     if delta is None:
@@ -195,7 +191,7 @@ def measure(walks: EvaluationWalks, settings: Settings, seed: int) -> Metrics:
 
 @torch.inference_mode()
 def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
-    """Unseen T1 of the union prediction after each of T steps, nobody stopping."""
+    """Unseen T1 of the answer after each of T steps, nobody stopping."""
     network, labels, classes = walks.network, walks.labels("unseen"), walks.dataset.unseen
     if network.steps == 0:
         return []
@@ -212,9 +208,7 @@ def _global_accuracy(walks: EvaluationWalks) -> float:
     return per_class_accuracy(torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=1)], labels)
 
 
-def _stacked(
-    walks: EvaluationWalks, which: Literal["seen", "unseen"], sigma: float
-) -> tuple[StackedScores, Tensor]:
+def _stacked(walks: EvaluationWalks, which: Literal["seen", "unseen"], sigma: float) -> tuple[StackedScores, Tensor]:
     """Best seen and unseen classes, as numbers of the dataset, where each image stops among all classes."""
     dataset = walks.dataset
     classes = np.concatenate([dataset.seen, dataset.unseen])

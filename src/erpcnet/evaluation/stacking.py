@@ -48,16 +48,12 @@ class Curve:
 
     def best(self) -> tuple[float, float]:
         """The delta with the highest H (the middle of its plateau), and that H."""
-        means = torch.tensor(
-            [harmonic_mean(float(u), float(s)) for u, s in zip(self.unseen, self.seen, strict=True)]
-        )
+        means = torch.tensor([harmonic_mean(float(u), float(s)) for u, s in zip(self.unseen, self.seen, strict=True)])
         top = (means >= means.max() - 1e-12).nonzero().flatten()
         return float(self.deltas[top[len(top) // 2]]), float(means.max())
 
 
-def curve(
-    of_seen: StackedScores, seen_labels: Tensor, of_unseen: StackedScores, unseen_labels: Tensor
-) -> Curve:
+def curve(of_seen: StackedScores, seen_labels: Tensor, of_unseen: StackedScores, unseen_labels: Tensor) -> Curve:
     """The curve from images of seen classes and images of unseen classes."""
     gaps = torch.cat([of_seen.gap, of_unseen.gap]).double().unique()
     middles = (gaps[1:] + gaps[:-1]) / 2

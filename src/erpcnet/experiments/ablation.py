@@ -93,12 +93,13 @@ def _localities(shop: Workshop) -> Iterator[dict[str, Any]]:
     centre = FixedOrder(final.network.grid.centre_first())
     yield _row(shop, "centre first", fold, final, centre, centre)
     yield _row(shop, "highest beta first", fold, final, EntropyOrder(), EntropyOrder())
-    for name, variant, config in (
+    methods: tuple[tuple[str, Variant, Config], ...] = (
         ("RPCNet, literal", "rpcnet", literal(shop.config)),
         ("ERPCNet, literal", "erpcnet", literal(shop.config)),
         ("RPCNet", "rpcnet", shop.config),
         ("ERPCNet", "erpcnet", shop.config),
-    ):
+    )
+    for name, variant, config in methods:
         own = replace(shop, config=replace(config, variant=variant))
         pair = [_with_policy(own, trained) for trained in (fold, final)]
         orders = [usual_order(trained.network, seed) for trained in pair]
@@ -130,9 +131,7 @@ def _oracle(trained: Trained) -> Order:
     return OracleOrder(trained.network, labels, phi)
 
 
-def _row(
-    shop: Workshop, name: str, fold: Trained, final: Trained, order: Order, final_order: Order
-) -> dict[str, Any]:
+def _row(shop: Workshop, name: str, fold: Trained, final: Trained, order: Order, final_order: Order) -> dict[str, Any]:
     """sigma and delta from the fold, figures from the test images."""
     seed, model = shop.config.seed, shop.config.model
     if name == "oracle":

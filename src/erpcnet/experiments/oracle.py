@@ -29,13 +29,11 @@ class OracleOrder:
         for cell in range(cells):
             seen = self._localities.look(rows, torch.full_like(rows, cell))
             joint = network.joint.read(network.joint.add(self._state, seen, self._step))
-            scores = network.joint_fit(joint, self._phi) + self._whole
+            scores = network.combine(self._whole, network.joint_fit(joint, self._phi))
             sure = scores.softmax(dim=1).gather(1, self._labels[:, None])[:, 0]
             sure = sure.masked_fill(visited[:, cell], -1.0)
             better = sure > best
             best, choice = torch.where(better, sure, best), torch.where(better, cell, choice)
-        self._state = JointState(
-            *network.joint.add(self._state, self._localities.look(rows, choice), self._step)
-        )
+        self._state = JointState(*network.joint.add(self._state, self._localities.look(rows, choice), self._step))
         self._step += 1
         return choice

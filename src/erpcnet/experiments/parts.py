@@ -17,7 +17,7 @@ from erpcnet.model import Grid
 
 
 def distinguishing_parts(dataset: ZeroShotDataset) -> dict[int, str]:
-    """For each unseen class the part (the attribute names before ': ') in which its nearest unseen class differs most."""
+    """For each unseen class the part (attribute names before ': ') in which the nearest unseen class differs most."""
     groups = defaultdict(list)
     for column, name in enumerate(dataset.attribute_names):
         groups[name.partition(":")[0]].append(column)
@@ -35,17 +35,13 @@ def part_places(dataset: ZeroShotDataset, rows: np.ndarray, centre: float) -> Te
     if "parts" not in dataset.extras:
         raise InputError(f"{dataset.root} has no parts.csv, so nobody knows where the parts are.")
     with dataset.extras["parts"].open(newline="", encoding="utf-8") as file:
-        places = {
-            (row["image"], row["part"]): (float(row["x"]), float(row["y"])) for row in csv.DictReader(file)
-        }
+        places = {(row["image"], row["part"]): (float(row["x"]), float(row["y"])) for row in csv.DictReader(file)}
     wanted = distinguishing_parts(dataset)
     found = []
     for row in rows:
         path = dataset.image_paths[row]
         width, height = load_image(dataset.root / path).size
-        left, upper, right, lower = centre_boxes(torch.tensor([[float(height), float(width)]]), centre)[
-            0
-        ].tolist()
+        left, upper, right, lower = centre_boxes(torch.tensor([[float(height), float(width)]]), centre)[0].tolist()
         x, y = places[path, wanted[int(dataset.labels[row])]]
         found.append(((x / width - left) / (right - left), (y / height - upper) / (lower - upper)))
     return torch.tensor(found)

@@ -32,9 +32,7 @@ def draw_localities(
         axis.axis("off")
     for axis, path, recognition, truth in zip(axes.flat, paths, found, truths, strict=False):
         _draw_one(axis, Path(path), recognition, truth)
-    figure.subplots_adjust(
-        0.01, 0.02 + 0.055 * (steps + 1) / rows, 0.99, 0.93, wspace=0.06, hspace=0.25 + 0.09 * steps
-    )
+    figure.subplots_adjust(0.01, 0.02 + 0.055 * (steps + 1) / rows, 0.99, 0.93, wspace=0.06, hspace=0.25 + 0.09 * steps)
     figure.savefig(out, dpi=130)
     plt.close(figure)
 

@@ -99,7 +99,7 @@ class Recogniser:
         self.sigma, self.delta, self.seed = sigma, delta, seed
 
     def add_classes(self, attributes: Mapping[str, Sequence[float] | Mapping[str, float]]) -> None:
-        """Make new classes known from their attributes alone: a list in the table's order, or name to value (others 0)."""
+        """Make classes known by their attributes alone: a list in the table's order, or name to value (others 0)."""
         names = self.classes.attribute_names
         rows = []
         for name, row in attributes.items():
@@ -150,9 +150,7 @@ class Recogniser:
     def _views(self, pictures: list[Image.Image]) -> tuple[Tensor, Tensor]:
         """The pictures as the cache and the feed would give them, and what part of each that is (shares)."""
         side = self.data.stored_size
-        small = [
-            np.asarray(p.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)) for p in pictures
-        ]
+        small = [np.asarray(p.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)) for p in pictures]
         pixels = torch.from_numpy(np.stack(small).transpose(0, 3, 1, 2).copy())
         boxes = centre_boxes(
             torch.tensor([(p.height, p.width) for p in pictures], dtype=torch.float32), self.data.centre
@@ -162,16 +160,14 @@ class Recogniser:
     def _answers(self, seen: Walk, phi: Tensor, is_seen: Tensor) -> tuple[Tensor, Tensor]:
         """After the glance and after every step: the class answered and (p_joint + p_global) / 2 of it, [N, T + 1]."""
         of_global = self.network.global_fit(seen.whole, phi)
-        unions, chances = [of_global], [of_global.softmax(dim=1)]
+        combined, chances = [of_global], [of_global.softmax(dim=1)]
         for step in range(self.network.steps):
             of_joint = self.network.joint_fit(seen.joint[:, step], phi)
-            unions.append(of_global + of_joint)
+            combined.append(self.network.combine(of_global, of_joint))
             chances.append((of_global.softmax(dim=1) + of_joint.softmax(dim=1)) / 2)
         mixed = bool(is_seen.any()) and not bool(is_seen.all())
-        answers = [stack(u, is_seen).predict(self.delta) if mixed else u.argmax(dim=1) for u in unions]
-        sure = [
-            chance.gather(1, answer[:, None])[:, 0] for chance, answer in zip(chances, answers, strict=True)
-        ]
+        answers = [stack(u, is_seen).predict(self.delta) if mixed else u.argmax(dim=1) for u in combined]
+        sure = [chance.gather(1, answer[:, None])[:, 0] for chance, answer in zip(chances, answers, strict=True)]
         return torch.stack(answers, dim=1).cpu(), torch.stack(sure, dim=1).cpu()
 
     def _recognition(

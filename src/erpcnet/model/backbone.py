@@ -43,9 +43,7 @@ class SplitBackbone(nn.Module):
     `map_channels` and `channels` are the channels of e^{n-1} and of e^n.
     """
 
-    def __init__(
-        self, trunk: nn.Module, last: nn.Module, map_channels: int, channels: int, stride: int
-    ) -> None:
+    def __init__(self, trunk: nn.Module, last: nn.Module, map_channels: int, channels: int, stride: int) -> None:
         super().__init__()
         self.trunk, self.last = trunk, last
         self.map_channels, self.channels, self.stride = map_channels, channels, stride
@@ -80,12 +78,11 @@ def _create(name: str, pretrained: bool) -> nn.Module:
         if name.startswith(TIMM):
             return timm.create_model(name.removeprefix(TIMM), pretrained=pretrained, num_classes=0)
         if name not in torchvision.models.list_models(module=torchvision.models):
-            close = difflib.get_close_matches(
-                name, [*torchvision.models.list_models(module=torchvision.models), *_OWN]
-            )
+            close = difflib.get_close_matches(name, [*torchvision.models.list_models(module=torchvision.models), *_OWN])
             hint = f" (near: {', '.join(close)})" if close else ""
             raise InputError(
-                f"there is no backbone '{name}'{hint}; give a torchvision name, 'timm/NAME' or one of {', '.join(list_backbones())}."
+                f"there is no backbone '{name}'{hint}; give a torchvision name, 'timm/NAME' or one of "
+                f"{', '.join(list_backbones())}."
             )
         return torchvision.models.get_model(name, weights="DEFAULT" if pretrained else None)
     except InputError:
@@ -94,34 +91,26 @@ def _create(name: str, pretrained: bool) -> nn.Module:
         if not pretrained:
             raise InputError(f"backbone '{name}' cannot be made: {error}") from None
         raise InputError(
-            f"the weights of '{name}' could not be downloaded ({type(error).__name__}: {str(error).splitlines()[0]}); fetch "
-            "the file on a machine with a network and give its path as --model.backbone.weights FILE."
+            f"the weights of '{name}' could not be downloaded ({type(error).__name__}: {str(error).splitlines()[0]}); "
+            "fetch the file on a machine with a network and give its path as --model.backbone.weights FILE."
         ) from None
 
 
 def load_backbone_weights(network: nn.Module, path: Path) -> None:
     """Fill a whole backbone from a safetensors or torch file; its classifier may be missing or other."""
     if not path.is_file():
-        raise InputError(
-            f"{path} is not there; --model.backbone.weights takes 'none', 'default' or a file of weights."
-        )
+        raise InputError(f"{path} is not there; --model.backbone.weights takes 'none', 'default' or a file of weights.")
     try:
         state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
     except Exception as error:
         raise InputError(f"{path} is no file of weights ({error}).") from None
     own = network.state_dict()
-    fitting = {
-        key: value.float() for key, value in state.items() if key in own and own[key].shape == value.shape
-    }
+    fitting = {key: value.float() for key, value in state.items() if key in own and own[key].shape == value.shape}
     missing = [
-        key
-        for key in own
-        if key not in fitting and not key.startswith(_HEADS) and "num_batches_tracked" not in key
+        key for key in own if key not in fitting and not key.startswith(_HEADS) and "num_batches_tracked" not in key
     ]
     if missing:
-        raise InputError(
-            f"{path} does not fit the backbone: {len(missing)} weights are missing, '{missing[0]}' first."
-        )
+        raise InputError(f"{path} does not fit the backbone: {len(missing)} weights are missing, '{missing[0]}' first.")
     network.load_state_dict(fitting, strict=False)
 
 
@@ -214,9 +203,7 @@ class _Block(nn.Module):
             nn.Conv2d(width, width, 3, padding=1, bias=False),
             nn.BatchNorm2d(width),
         )
-        self.shortcut = nn.Sequential(
-            nn.Conv2d(channels, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width)
-        )
+        self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, value: Tensor) -> Tensor:
         return torch.relu(self.residual(value) + self.shortcut(value))

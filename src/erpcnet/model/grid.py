@@ -65,9 +65,7 @@ class Grid:
 
     def centre_first(self) -> Tensor:
         """The cells from the middle of the grid outwards."""
-        rows, columns = torch.meshgrid(
-            *(torch.arange(n, dtype=torch.float) for n in self.shape), indexing="ij"
-        )
+        rows, columns = torch.meshgrid(*(torch.arange(n, dtype=torch.float) for n in self.shape), indexing="ij")
         away = (rows - (self.shape[0] - 1) / 2) ** 2 + (columns - (self.shape[1] - 1) / 2) ** 2
         return away.flatten().argsort(stable=True)
 

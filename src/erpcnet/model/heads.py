@@ -96,9 +96,7 @@ class ConcatenationJoint(JointHead):
 class MeanJoint(JointHead):
     """The same two layers with one block of weights shared by all steps, on the mean of the localities."""
 
-    def __init__(
-        self, channels: int, attributes: int, hidden: int, dropout: float, global_dropout: float
-    ) -> None:
+    def __init__(self, channels: int, attributes: int, hidden: int, dropout: float, global_dropout: float) -> None:
         super().__init__()
         self.of_global = nn.Linear(channels, hidden)
         self.of_local = nn.Linear(channels, hidden)
@@ -143,9 +141,7 @@ class AttentionJoint(JointHead):
 
     def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
         weight = self.trust(locality).clamp(-self.limit, self.limit).exp()
-        return JointState(
-            state.given, state.gathered + weight * self.of_local(locality), state.weight + weight
-        )
+        return JointState(state.given, state.gathered + weight * self.of_local(locality), state.weight + weight)
 
     def read(self, state: JointState) -> Tensor:
         gathered = state.gathered / state.weight.clamp_min(torch.finfo(torch.float16).tiny)

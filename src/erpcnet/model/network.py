@@ -60,9 +60,7 @@ class ERPCNet(nn.Module):
     Classes are never part of it: whoever scores brings phi, the unit-length attribute rows [C, A].
     """
 
-    def __init__(
-        self, settings: ModelSettings, attributes: int, image_size: int, variant: Variant = "erpcnet"
-    ) -> None:
+    def __init__(self, settings: ModelSettings, attributes: int, image_size: int, variant: Variant = "erpcnet") -> None:
         super().__init__()
         self.settings, self.image_size, self.variant = settings, image_size, variant
         # Of the convolutions; None is fp32. Heads, policy and losses always are.
@@ -73,7 +71,7 @@ class ERPCNet(nn.Module):
         if settings.steps > self.grid.cells:
             raise InputError(
                 f"model.steps (T) is {settings.steps}, but the grid has only {self.grid.cells} cells "
-                f"({self.grid.shape[0]} x {self.grid.shape[1]}); no cell is visited twice, so choose T up to {self.grid.cells}."
+                f"({self.grid.shape[0]} x {self.grid.shape[1]}), each visited once; choose T up to {self.grid.cells}."
             )
         self.global_predictor = Predictor(channels, attributes, settings.dropout)
         self.global_fit = self._compatibility()
@@ -137,9 +135,13 @@ class ERPCNet(nn.Module):
         return Prediction(glance.attributes, self.local.predictor(localities), joint)
 
     def scores(self, whole: Tensor, joint: Tensor | None, phi: Tensor) -> Tensor:
-        """Compatibility of a = a_j + a_g with each class: a_g [N, A], a_j [N, T, A] to [N, T, C] (or [N, C])."""
+        """Compatibility of the answer with each class: a_g [N, A], a_j [N, T, A] to [N, T, C] (or [N, C])."""
         of_global = self.global_fit(whole, phi)
-        return of_global if joint is None else of_global[:, None] + self.joint_fit(joint, phi)
+        return of_global if joint is None else self.combine(of_global[:, None], self.joint_fit(joint, phi))
+
+    def combine(self, of_global: Tensor, of_joint: Tensor) -> Tensor:
+        """Scores of the answer: a = a_j + a_g (paper), or a_j alone."""
+        return of_joint if self.settings.answer == "joint" else of_joint + of_global
 
     def stage1_parameters(self) -> list[nn.Parameter]:
         """Everything but pi and V."""
@@ -182,9 +184,7 @@ def scale_windows(side: int, settings: LocalSettings) -> tuple[int, int, int]:
     whole = side + 2 * padding
     if gaps == 0:
         return min(round(window * scale), whole), 1, padding
-    fitting = [
-        (whole - gaps * step, step) for step in range(1, whole // gaps + 1) if whole - gaps * step >= 1
-    ]
+    fitting = [(whole - gaps * step, step) for step in range(1, whole // gaps + 1) if whole - gaps * step >= 1]
     if not fitting:
         raise InputError(
             f"a feature map of {side} x {side} has no room for {gaps + 1} windows a side; use larger images "

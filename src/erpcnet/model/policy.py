@@ -16,9 +16,7 @@ class StateEncoder(nn.Module):
 
     def __init__(self, channels: int, width: int, memory: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(channels, width), nn.ReLU(), nn.Linear(width, memory), nn.ReLU()
-        )
+        self.layers = nn.Sequential(nn.Linear(channels, width), nn.ReLU(), nn.Linear(width, memory), nn.ReLU())
         self.gru = nn.GRU(memory, memory, batch_first=True)
 
     def forward(self, states: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,9 +45,7 @@ class ActorCritic(nn.Module):
         memory = settings.memory
         self.settings, self.cells = settings, cells
         self.encoder = StateEncoder(channels, settings.width, memory)
-        self.value_encoder = (
-            None if settings.shared_encoder else StateEncoder(channels, settings.width, memory)
-        )
+        self.value_encoder = None if settings.shared_encoder else StateEncoder(channels, settings.width, memory)
         self.actor = nn.Linear(memory, cells)
         self.critic = nn.Linear(memory, 1)
         if settings.sees_cells:

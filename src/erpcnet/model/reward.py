@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 
-def rewards(
-    joint: Tensor, whole: Tensor, labels: Tensor, beta: Tensor | float, temperature: float = 1.0
-) -> Tensor:
+def rewards(joint: Tensor, whole: Tensor, labels: Tensor, beta: Tensor | float, temperature: float = 1.0) -> Tensor:
     """r_t = beta (p_joint(y) + p_global(y)).
 
     joint [N, T, C] and whole [N, C]: scores of the joint and the global prediction; labels [N] or [N, T]; beta
@@ -16,13 +14,7 @@ def rewards(
     """
     labels = labels if labels.dim() == 2 else labels[:, None].expand(joint.shape[:2])
     of_joint = (joint / temperature).softmax(dim=-1).gather(2, labels[..., None]).squeeze(-1)
-    of_global = (
-        (whole / temperature)
-        .softmax(dim=-1)[:, None]
-        .expand_as(joint)
-        .gather(2, labels[..., None])
-        .squeeze(-1)
-    )
+    of_global = (whole / temperature).softmax(dim=-1)[:, None].expand_as(joint).gather(2, labels[..., None]).squeeze(-1)
     return beta * (of_joint + of_global)
 
 

@@ -86,6 +86,8 @@ class ModelSettings:
     """Stop once the reward reaches it; unset: chosen on validation classes."""
     delta: float | None = None
     """What calibrated stacking takes off the seen classes' scores; unset: chosen on validation classes."""
+    answer: Literal["union", "joint"] = "union"
+    """What is compared with the classes: a_j + a_g, as in the paper, or a_j alone."""
     dropout: float = 0.5
     """Dropout of every predictor."""
     compatibility: CompatibilityKind = "cosine"
@@ -94,9 +96,8 @@ class ModelSettings:
     """What the learned scale of `cosine` starts from."""
 
     def __post_init__(self) -> None:
-        for name in ("steps",):
-            if getattr(self, name) < 1:
-                raise InputError(f"model.{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.steps < 1:
+            raise InputError(f"model.steps is {self.steps}; it must be at least 1.")
         if not 0 <= self.dropout < 1:
             raise InputError(f"model.dropout is {self.dropout}; it must be from 0 to below 1.")
         if self.scale <= 0:

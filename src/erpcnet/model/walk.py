@@ -120,7 +120,7 @@ class StopRule:
         """a_g [M, A], a_j [M, A], beta [M] to the reward [M] with the predicted label in the true one's place."""
         of_joint = network.joint_fit(joint, self.phi)[:, None]
         of_global = network.global_fit(whole, self.phi)
-        answer = (of_joint[:, 0] + of_global).argmax(dim=1)
+        answer = network.combine(of_global, of_joint[:, 0]).argmax(dim=1)
         weight = beta[:, None] if network.uses_entropy else 1.0
         return rewards(of_joint, of_global, answer, weight)[:, 0]
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+Network = TypeVar("Network", bound=nn.Module)
 
-class AveragedWeights:
+
+class AveragedWeights(Generic[Network]):
     """An exponential average of a network's parameters, its decay warmed up so that the start is forgotten."""
 
-    def __init__(self, network: nn.Module, decay: float) -> None:
+    def __init__(self, network: Network, decay: float) -> None:
         self.network = copy.deepcopy(network).requires_grad_(False)
         self.decay, self.steps = decay, 0
 
@@ -24,11 +27,11 @@ class AveragedWeights:
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         own, new = list(self.network.parameters()), list(network.parameters())
-        get_ema_multi_avg_fn(decay)(own, new, 0)  # type: ignore[arg-type]
+        get_ema_multi_avg_fn(decay)(own, new, 0)
 
 
 @torch.no_grad()
-def refresh_batch_norm(network: nn.Module, batches: Iterable[tuple[Tensor, ...]]) -> None:
+def refresh_batch_norm(network: nn.Module, batches: Iterable[tuple[Tensor | None, ...]]) -> None:
     """Recompute running means and variances for weights that no training step has used.
 
     Only the norms are in training mode; each of `batches` holds the network's arguments.

@@ -63,16 +63,12 @@ def train_stage1(
                 for name, value in losses.items():
                     sums[name] = sums.get(name, torch.zeros((), device=device)) + value.detach()
                 advance()
-            log.scalars(
-                "stage1/loss", {name: float(total) / batches for name, total in sums.items()}, epoch + 1
-            )
+            log.scalars("stage1/loss", {name: float(total) / batches for name, total in sums.items()}, epoch + 1)
             advance(0, note=f"loss {float(sums['total']) / batches:.3f}")
     result = network if averaged is None else averaged.network
     if averaged is not None:
         drawn = _batches(network, feed, dataset, settings, generator, (0, 1))
-        fresh = (
-            (images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False)
-        )
+        fresh = ((images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False))
         refresh_batch_norm(result, fresh)
     if network.policy is not None:
         result.requires_grad_(True)
@@ -99,9 +95,7 @@ def _batches(
     for batch in feed.epoch(dataset.train, settings.batch_size, generator, share=share):
         cells = None
         if network.steps:
-            cells = random_cells(len(batch.rows), network.grid.cells, network.steps, generator).to(
-                feed.device
-            )
+            cells = random_cells(len(batch.rows), network.grid.cells, network.steps, generator).to(feed.device)
         yield batch.images, cells, batch.rows
 
 
@@ -109,9 +103,7 @@ def _optimizer(network: ERPCNet, settings: Stage1Settings) -> torch.optim.Optimi
     parameters: list[nn.Parameter] = network.stage1_parameters()
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
-    return torch.optim.SGD(
-        parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-    )
+    return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
 
 
 def _schedule(optimizer: torch.optim.Optimizer, settings: Stage1Settings, batches: int) -> LRScheduler:

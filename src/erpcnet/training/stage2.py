@@ -140,19 +140,13 @@ def _update(
     watched: dict[str, Tensor] = {}
     steps = 0
     for _ in range(settings.updates):
-        for rows in (
-            torch.randperm(len(episodes.cells), generator=generator).to(device).split(settings.batch_size)
-        ):
-            loss = ppo_loss(
-                policy, episodes.take(rows), settings.clip, settings.value_weight, settings.entropy_weight
-            )
+        for rows in torch.randperm(len(episodes.cells), generator=generator).to(device).split(settings.batch_size):
+            loss = ppo_loss(policy, episodes.take(rows), settings.clip, settings.value_weight, settings.entropy_weight)
             optimizer.zero_grad()
             accelerator.backward(loss.total)
             torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.grad_clip)
             optimizer.step()
             steps += 1
             for name in ("surrogate", "value", "entropy", "approx_kl", "clip_fraction"):
-                watched[name] = (
-                    watched.get(name, torch.zeros((), device=device)) + getattr(loss, name).detach()
-                )
+                watched[name] = watched.get(name, torch.zeros((), device=device)) + getattr(loss, name).detach()
     return {name: float(value) / steps for name, value in watched.items()}

@@ -48,9 +48,7 @@ class TableLocalities:
 
 
 @torch.inference_mode()
-def build_table(
-    network: ERPCNet, batches: Iterable[Batch], total: int, what: str = "Localities"
-) -> LocalityTable:
+def build_table(network: ERPCNet, batches: Iterable[Batch], total: int, what: str = "Localities") -> LocalityTable:
     """Run the frozen network once over `batches`, every cell of every image."""
     network.eval()
     parts: dict[str, list[Tensor]] = {field.name: [] for field in fields(LocalityTable)}

@@ -1,0 +1,69 @@
+"""Pages written from committed CSV files, so that no figure is typed by hand."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+Rows = list[dict[str, str]]
+
+
+def read_rows(path: Path) -> Rows:
+    """The rows of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def spread(rows: Rows, column: str, scale: float = 100.0, digits: int = 1) -> str:
+    """Mean ± standard deviation over the rows that have a value."""
+    values = [scale * float(row[column]) for row in rows if row.get(column)]
+    if not values:
+        return ""
+    middle = f"{mean(values):.{digits}f}"
+    return f"{middle} ± {stdev(values):.{digits}f}" if len(values) > 1 else middle
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+    return "\n".join(lines)
+
+
+def ablation_tables(rows: Rows) -> str:
+    """The tables of one ablation: figures per method, and accuracy and hits after each step."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    own = {method: [row for row in rows if row["method"] == method] for method in methods}
+    figures = markdown_table(
+        ("method", "T1", "T1 per image", "U", "S", "H", "AUSUC", "mean steps"),
+        [
+            (
+                method,
+                *(spread(own[method], column) for column in ("t1", "t1_per_image")),
+                *(spread(own[method], column) if method != "oracle" else "" for column in ("u", "s", "h", "ausuc")),
+                spread(own[method], "mean_steps", scale=1, digits=2),
+            )
+            for method in methods
+        ],
+    )
+    return "\n\n".join([figures, _by_step(own, "t1", "T1 after step"), _by_step(own, "hit", "part seen after step")])
+
+
+def _by_step(own: dict[str, Rows], kind: str, title: str) -> str:
+    columns = sorted({name for rows in own.values() for name in rows[0] if name.startswith(f"{kind}_step")})
+    if not columns:
+        return ""
+    return markdown_table(
+        (title, *(name.removeprefix(f"{kind}_step") for name in columns)),
+        [(m, *(spread(rows, name) for name in columns)) for m, rows in own.items() if rows[0].get(columns[0])],
+    )
+
+
+def fill(page: Path, marker: str, text: str) -> None:
+    """Put generated text between `<!-- marker -->` and `<!-- /marker -->` of a page."""
+    before, start, rest = page.read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
+    _, end, after = rest.partition(f"<!-- /{marker} -->")
+    if not start or not end:
+        raise ValueError(f"{page} has no place for {marker}")
+    page.write_text(f"{before}{start}{text}\n{end}{after}", encoding="utf-8")

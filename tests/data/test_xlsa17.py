@@ -1,0 +1,194 @@
+"""The Proposed Split: tiny datasets in its on-disk form, and the real files where they are at hand."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+from PIL import Image
+
+from conftest import shared
+from erpcnet.data import open_cache, read_dataset
+from erpcnet.data.xlsa17 import KNOWN
+from erpcnet.errors import InputError, MissingImagesError
+
+CLASSES = ["bee", "ant", "cat", "dog", "elk", "fox"]  # att's order, which is not the folders'
+SEEN = CLASSES[:5]
+
+
+def _cells(values: list[str]) -> np.ndarray:
+    cells = np.empty((len(values), 1), dtype=object)
+    cells[:, 0] = values
+    return cells
+
+
+def _write(root: Path, files: list[str], labels: list[str], *, order: str = "res101") -> None:
+    """A dataset in which every class but the last is seen; its k-th image is a test image when k is 2."""
+    raw = np.random.default_rng(0).uniform(0, 100, (7, len(CLASSES)))
+    count = dict.fromkeys(CLASSES, 0)
+    parts: dict[str, list[int]] = {"trainval_loc": [], "test_seen_loc": [], "test_unseen_loc": []}
+    for row, label in enumerate(labels, start=1):
+        count[label] += 1
+        own = "test_unseen_loc" if label == "fox" else "test_seen_loc" if count[label] == 2 else "trainval_loc"
+        parts[own].append(row)
+    splits = {key: np.array(rows, dtype=np.uint16)[:, None] for key, rows in parts.items()}
+    att = raw / np.linalg.norm(raw, axis=0)
+    scipy.io.savemat(
+        root / "att_splits.mat", {"att": att, "original_att": raw, "allclasses_names": _cells(CLASSES), **splits}
+    )
+    if order == "res101":
+        foreign = _cells([f"/BS/somebody/work/{file}" for file in files])
+        numbers = np.array([[CLASSES.index(label) + 1] for label in labels])
+        scipy.io.savemat(root / "res101.mat", {"image_files": foreign, "labels": numbers, "features": np.zeros((4, 9))})
+    (root / "attributes.txt").write_text("".join(f"{n + 1} has_part::{n}\n" for n in range(7)))
+    for number, val in enumerate((["bee", "ant"], ["cat"], ["dog", "elk"]), start=1):
+        (root / f"valclasses{number}.txt").write_text("\n".join(val))
+        (root / f"trainclasses{number}.txt").write_text("\n".join(name for name in SEEN if name not in val))
+
+
+def _draw(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (30, 20)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path, lossless=True) if path.suffix == ".webp" else Image.new(
+        "RGB", size, colour
+    ).save(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three images a class under `pictures/`; the lists say .jpg, half of the files are .webp."""
+    files = [f"images/{name}/{name}_{number}.jpg" for name in sorted(CLASSES) for number in range(3)]
+    labels = [name for name in sorted(CLASSES) for _ in range(3)]
+    _write(tmp_path, files, labels)
+    for row, file in enumerate(files):
+        path = tmp_path / "pictures" / file
+        _draw(path.with_suffix(".webp") if row % 2 else path, (row, 2 * row, 3 * row))
+    return tmp_path
+
+
+def test_foreign_paths_labels_and_order_are_read_right(root: Path) -> None:
+    dataset = read_dataset(root)
+    assert dataset.classes == tuple(CLASSES)
+    assert dataset.attribute_names == tuple(f"has_part::{n}" for n in range(7))
+    for row, path in enumerate(dataset.image_paths):
+        assert Path(path).parent.name == dataset.classes[dataset.labels[row]]
+        assert Path(path).suffix == (".webp" if row % 2 else ".jpg")
+    assert [dataset.classes[n] for n in dataset.unseen] == ["fox"]
+    assert (len(dataset.train), len(dataset.test_seen), len(dataset.test_unseen)) == (10, 5, 3)
+    assert [[dataset.classes[n] for n in fold.val] for fold in dataset.folds] == [
+        ["bee", "ant"],
+        ["cat"],
+        ["dog", "elk"],
+    ]
+    splits = scipy.io.loadmat(root / "att_splits.mat")
+    np.testing.assert_allclose(dataset.unit_attributes.T, splits["att"], atol=1e-6)
+    np.testing.assert_allclose(dataset.attributes.T, splits["original_att"], rtol=1e-6)
+
+
+def test_a_list_of_files_serves_as_well_as_the_features(root: Path) -> None:
+    first = read_dataset(root)
+    files = [f"images/{Path(p).parent.name}/{Path(p).stem}.jpg" for p in first.image_paths]
+    (root / "res101.mat").unlink()
+    (root / "image_files.txt").write_text("\n".join(files) + "\n")
+    second = read_dataset(root)
+    assert first.image_paths == second.image_paths
+    assert np.array_equal(first.labels, second.labels)
+
+
+def test_nested_scene_folders_spell_their_class(tmp_path: Path) -> None:
+    from erpcnet.data.xlsa17 import _class_of
+
+    index = {"bakery_shop": 0, "shop": 1, "abbey": 2}
+    assert _class_of("images/b/bakery/shop/sun_a.jpg", index) == "bakery_shop"
+    assert _class_of("images/a/abbey/sun_b.jpg", index) == "abbey"
+    assert _class_of("images/a/alley/sun_c.jpg", index) == ""
+
+
+def test_equal_names_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    files = [f"images/{name}/{number}.jpg" for name in sorted(CLASSES) for number in range(3)]
+    _write(tmp_path, files, [name for name in sorted(CLASSES) for _ in range(3)])
+    for file in files:
+        _draw(tmp_path / "deep" / "down" / file, (1, 2, 3))
+    dataset = read_dataset(tmp_path)
+    assert [f"images/{Path(path).parent.name}/{Path(path).name}" for path in dataset.image_paths] == files
+
+
+@pytest.mark.parametrize("order", ["image_files.txt", "annotations"])
+def test_several_boxes_of_one_image_are_cut_out(tmp_path: Path, order: str) -> None:
+    """As in aPY: every image holds a red object on the left and a blue one on the right."""
+    names = [f"2008_{n:06d}.jpg" for n in range(9)]
+    lines, files, labels = [], [], []
+    for number, name in enumerate(names):
+        pair = (SEEN[number % 5], "fox") if number < 3 else (SEEN[number % 5], SEEN[(number + 1) % 5])
+        for label, box in zip(pair, ("0 0 20 30", "20 0 60 30"), strict=True):
+            lines.append(f"{name} {label} {box}")
+            files.append(f"VOC/JPEGImages/{name}")
+            labels.append(label)
+        picture = Image.new("RGB", (60, 30), "blue")
+        picture.paste("red", (0, 0, 20, 30))
+        (tmp_path / "JPEGImages").mkdir(exist_ok=True)
+        picture.save(tmp_path / "JPEGImages" / name, quality=95)
+    _write(tmp_path, files, labels, order="res101" if order == "annotations" else "none")
+    if order == "annotations":
+        (tmp_path / "apascal_train.txt").write_text("\n".join(f"{line} 0 1 0" for line in lines))
+    else:
+        (tmp_path / "image_files.txt").write_text("# image class x1 y1 x2 y2\n" + "\n".join(lines))
+    dataset = read_dataset(tmp_path)
+    assert [dataset.classes[label] for label in dataset.labels] == labels
+    cache = open_cache(dataset, 16)
+    assert cache.shapes[:2].tolist() == [[30, 20], [30, 40]]
+    assert (cache.pixels[0::2, 0, 2:-2, 2:-2] > 200).all()  # red
+    assert (cache.pixels[1::2, 2, 2:-2, 2:-2] > 200).all()  # blue
+
+
+def test_what_is_wrong_is_named(root: Path) -> None:
+    kept = root.parent / "kept"
+    shutil.copytree(root, kept)
+
+    def broken() -> Path:
+        shutil.rmtree(root)
+        shutil.copytree(kept, root)
+        return root
+
+    (broken() / "res101.mat").unlink()
+    with pytest.raises(InputError, match=r"neither res101\.mat nor image_files\.txt"):
+        read_dataset(root)
+    (broken() / "att_splits.mat").write_bytes(b"MATLAB 7.3 it is not")
+    with pytest.raises(InputError, match=r"att_splits\.mat is no MATLAB 5 file"):
+        read_dataset(root)
+    (broken() / "attributes.txt").write_text("one\ntwo\n")
+    with pytest.raises(InputError, match=r"names 2 attributes, but att_splits\.mat has 7"):
+        read_dataset(root)
+    (broken() / "valclasses2.txt").write_text("fox")
+    with pytest.raises(InputError, match=r"valclasses2\.txt: class 'fox' is not one of the seen"):
+        read_dataset(root)
+    shutil.rmtree(broken() / "pictures" / "images" / "cat")
+    with pytest.raises(MissingImagesError, match=r"cat_0\.jpg' and 2 more is not there") as caught:
+        read_dataset(root)
+    assert len(caught.value.missing) == 3
+
+
+@pytest.mark.parametrize("name", ["CUB", "SUN", "AWA2", "APY"])
+def test_the_real_splits_have_the_known_counts(name: str, tmp_path: Path) -> None:
+    """With empty files in the images' place: reading needs their names only."""
+    source = shared("data", "xlsa17", name)
+    root = tmp_path / name
+    shutil.copytree(source, root)
+    listed = [line for line in (root / "image_files.txt").read_text().splitlines() if not line.startswith("#")]
+    for line in listed:
+        path = root / (line.split()[0] if name == "APY" else line)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    dataset = read_dataset(root)
+    counts = KNOWN[len(dataset.classes), len(dataset.attribute_names)][1]
+    assert (len(dataset.train), len(dataset.test_seen), len(dataset.test_unseen)) == counts
+    assert len(np.unique(np.concatenate([dataset.train, dataset.test_seen, dataset.test_unseen]))) == sum(counts)
+    # The class lists are an independent witness of which classes are seen, and so of order and labels.
+    named = set((root / "testclasses.txt").read_text().split())
+    assert {dataset.classes[n] for n in dataset.unseen} == named
+    assert {dataset.classes[n] for n in dataset.seen} == set((root / "trainvalclasses.txt").read_text().split())
+    assert len(dataset.folds) == 3
+    splits = scipy.io.loadmat(root / "att_splits.mat")
+    np.testing.assert_allclose(dataset.unit_attributes.T, splits["att"], atol=1e-4)
