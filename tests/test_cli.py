@@ -233,3 +233,48 @@ def test_a_yaml_file_extends_a_preset_and_unknown_keys_are_refused(tmp_path: Pat
     (tmp_path / "mine.yaml").write_text("model: {stesp: 4}\n")
     with pytest.raises(InputError, match="stesp"):
         load_config(tmp_path / "mine.yaml")
+
+
+def test_own_photographs_from_class_folders_to_a_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The README's four commands on 30 images in 5 class folders."""
+    colours = {
+        "crow": (20, 20, 25),
+        "fox": (200, 90, 30),
+        "frog": (40, 160, 60),
+        "swan": (240, 240, 240),
+        "seal": (90, 95, 110),
+    }
+    for number, (name, colour) in enumerate(colours.items()):
+        (tmp_path / name).mkdir()
+        for image in range(6):
+            shade = tuple(max(0, min(255, value + 5 * image)) for value in colour)
+            Image.new("RGB", (90 + 10 * number, 80), shade).save(tmp_path / name / f"{image}.jpg")
+    assert main(["data", "init", str(tmp_path)]) == 0
+    table = [
+        "class,dark,red,green",
+        "crow,1,0.1,0.1",
+        "fox,0.3,1,0.2",
+        "frog,0.4,0.1,1",
+        "seal,0.6,0.2,0.2",
+        "swan,0,0.9,0.9",
+    ]
+    (tmp_path / "attributes.csv").write_text("\n".join(table) + "\n")
+    splits = (tmp_path / "splits.csv").read_text().replace("seal,seen", "seal,unseen")
+    (tmp_path / "splits.csv").write_text(splits)
+    assert main(["data", "check", str(tmp_path)]) == 0
+    run = tmp_path / "run"
+    small = [
+        "--model.backbone.name",
+        "small",
+        "--data.image_size",
+        "64",
+        "--stage1.epochs",
+        "2",
+        "--stage2.epochs",
+        "2",
+    ]
+    assert main(["train", "--data", str(tmp_path), "--out", str(run), *small]) == 0
+    assert main(["evaluate", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["predict", str(run), str(tmp_path / "seal" / "0.jpg"), "--classes", "all", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"] in colours

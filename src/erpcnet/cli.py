@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -121,7 +122,7 @@ def _configured(
     from erpcnet.config import config_parser, one_line, read_values, to_config
 
     plain = {
-        "--config": ("creatures", "a preset (see `erpcnet presets`) or a YAML file of settings"),
+        "--config": ("photos", "a preset (see `erpcnet presets`) or a YAML file of settings"),
         "--data": ("data", "folder of the dataset"),
         **options,
     }
@@ -271,15 +272,16 @@ def _presets(words: list[str]) -> int:
 
 def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
     """Figures in per cent, a row a run."""
-    table = Table(title=title)
-    percent = {"t1": "T1", "t1_per_image": "T1 per image", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
-    for name in ("variant", *percent.values(), "mean steps", "sigma", "delta", "protocol"):
-        table.add_column(name, justify="left" if name in ("variant", "protocol") else "right")
+    protocols = " and ".join(sorted({row["protocol"] for row in rows}))
+    table = Table(title=title, caption=f"per cent; sigma and delta: {protocols}", box=SIMPLE_HEAD, pad_edge=False)
+    percent = {"t1": "T1", "t1_per_image": "T1/image", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
+    for name in ("variant", *percent.values(), "steps", "sigma", "delta"):
+        table.add_column(name, justify="left" if name == "variant" else "right", no_wrap=True)
     for row in rows:
         sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
         shares = [f"{100 * row[name]:.1f}" for name in percent]
         steps, delta = f"{row['mean_steps']:.2f}", f"{row['delta']:.2f}"
-        table.add_row(row["variant"], *shares, steps, sigma, delta, row["protocol"])
+        table.add_row(row["variant"], *shares, steps, sigma, delta)
     Console().print(table)
 
 

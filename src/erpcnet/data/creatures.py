@@ -68,7 +68,7 @@ class CreatureSettings:
     """How many creatures, and how large; the seed decides every pixel.
 
     `certainty`: how often a part has its usual look; `scale`: a creature's half width as a share of the picture;
-    `crumbs`: how many bits in the colours of small parts lie about.
+    `crumbs`: how many bits in the colours of small parts lie about; `chroma`: how colourful the ground is.
     """
 
     families: int = 60
@@ -81,6 +81,7 @@ class CreatureSettings:
     certainty: tuple[float, float] = (0.92, 0.99)
     scale: tuple[float, float] = (0.26, 0.37)
     crumbs: tuple[int, int] = (6, 12)
+    chroma: float = 60.0
     seed: int = 0
 
 
@@ -309,13 +310,13 @@ def draw_creature(
 def _draw_background(canvas: _Canvas, settings: CreatureSettings) -> None:
     """A graded ground with blobs, strokes and crumbs in the colours of eyes, beaks and marks."""
     random, side = canvas.random, canvas.size * canvas.supersampling
-    top, bottom = random.uniform(110, 200, (2, 1)) + random.uniform(-22, 22, (2, 3))
+    top, bottom = random.uniform(110, 200, (2, 1)) + random.uniform(-1, 1, (2, 3)) * settings.chroma
     blend = np.linspace(0, 1, side)[:, None, None]
     ground = np.broadcast_to(top * (1 - blend) + bottom * blend, (side, side, 3))
     canvas.image.paste(Image.fromarray(ground.astype(np.uint8)))
     for _ in range(random.integers(4, 9)):
         at, radii = random.uniform(0, side, 2), random.uniform(0.05, 0.16, 2) * side
-        fill = _vary(random.uniform(90, 200) + random.uniform(-25, 25, 3), random)
+        fill = _vary(random.uniform(90, 200) + random.uniform(-1, 1, 3) * settings.chroma, random)
         shape = _ellipse(at, radii[0], radii[1], turn=random.uniform(0, 3))
         canvas.draw.polygon([tuple(p) for p in shape], fill=fill)
     for _ in range(random.integers(*settings.crumbs)):

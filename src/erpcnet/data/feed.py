@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +14,8 @@ from torch import Tensor
 from erpcnet.data.cache import ImageCache
 from erpcnet.data.dataset import IntArray
 from erpcnet.data.views import centre_boxes, random_boxes, take_views
+
+AHEAD = 3  # batches fetched before they are asked for
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class ImageFeed:
         self._cache = cache
         self._resident: Tensor | None = None
         if self.device.type == "cuda" and cache.pixels.nbytes <= on_device_gib * 2**30:
-            self._resident = torch.from_numpy(np.asarray(cache.pixels)).to(self.device)
+            self._resident = torch.from_numpy(np.array(cache.pixels)).to(self.device)
 
     def epoch(
         self, rows: IntArray, batch_size: int, generator: torch.Generator, *, share: tuple[int, int] = (0, 1)
@@ -52,8 +56,9 @@ class ImageFeed:
         `share` = (rank, processes): of every batch each process gets its own part.
         """
         order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
-        for number in range(self.batches(len(rows), batch_size)):
-            yield self._random_view(order[number * batch_size : (number + 1) * batch_size], generator, share)
+        count = self.batches(len(rows), batch_size)
+        batches = (order[number * batch_size : (number + 1) * batch_size] for number in range(count))
+        yield from self._ahead(batches, generator, share)
 
     def batches(self, count: int, batch_size: int) -> int:
         """How many batches an epoch over `count` rows has."""
@@ -63,21 +68,37 @@ class ImageFeed:
         """The rows in their order, as centre views; the last batch may be smaller."""
         for batch in torch.from_numpy(rows).split(batch_size):
             boxes = centre_boxes(self._shapes[batch.to(self.device)], self.centre)
-            yield Batch(take_views(self._pixels(batch), boxes, self.image_size), batch)
+            pixels = self._pixels(batch).to(self.device, non_blocking=True)
+            yield Batch(take_views(pixels, boxes, self.image_size), batch)
 
     def augmented(self, rows: IntArray, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
         """The rows in their order, as random views; the last batch may be smaller."""
-        for batch in torch.from_numpy(rows).split(batch_size):
-            yield self._random_view(batch, generator)
+        yield from self._ahead(torch.from_numpy(rows).split(batch_size), generator)
 
-    def _random_view(self, rows: Tensor, generator: torch.Generator, share: tuple[int, int] = (0, 1)) -> Batch:
+    def _ahead(
+        self, batches: Iterable[Tensor], generator: torch.Generator, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[Batch]:
+        """Random views of each batch of rows; pixels that are not on the device are fetched while it computes."""
+        own = slice(share[0], None, share[1])
+        with ThreadPoolExecutor(max_workers=1) as worker:
+            waiting: deque[tuple[Tensor, Future[Tensor]]] = deque()
+            for rows in batches:
+                waiting.append((rows, worker.submit(self._pixels, rows[own])))
+                if len(waiting) > AHEAD:
+                    yield self._random_view(*waiting.popleft(), generator, own)
+            while waiting:
+                yield self._random_view(*waiting.popleft(), generator, own)
+
+    def _random_view(self, rows: Tensor, pixels: Future[Tensor], generator: torch.Generator, own: slice) -> Batch:
         # Every process draws for all rows and keeps its own, so that one process and many see the same views.
         boxes = random_boxes(self._shapes[rows.to(self.device)], generator, self.crop_scale)
         flip = (torch.rand(len(rows), generator=generator) < self.flip).to(self.device)
-        own = slice(share[0], None, share[1])
-        return Batch(take_views(self._pixels(rows[own]), boxes[own], self.image_size, flip[own]), rows[own])
+        there = pixels.result().to(self.device, non_blocking=True)
+        return Batch(take_views(there, boxes[own], self.image_size, flip[own]), rows[own])
 
     def _pixels(self, rows: Tensor) -> Tensor:
+        """uint8 pixels [N, 3, S, S]: on the device, or in memory that it can fetch by itself."""
         if self._resident is not None:
             return self._resident[rows.to(self.device)]
-        return torch.from_numpy(self._cache.pixels[rows.numpy()]).to(self.device, non_blocking=True)
+        pixels = torch.from_numpy(self._cache.pixels[rows.numpy()])
+        return pixels.pin_memory() if self.device.type == "cuda" else pixels

@@ -14,7 +14,6 @@ from PIL import Image, ImageOps
 from erpcnet.errors import InputError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
-MAX_PIXELS = 200_000_000  # a larger picture is taken for a decompression bomb
 
 
 def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Image.Image:
@@ -22,17 +21,14 @@ def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Im
     path = Path(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as file:
-                if file.width * file.height > MAX_PIXELS:
-                    raise InputError(
-                        f"{path} has {file.width} x {file.height} pixels; make it smaller than {MAX_PIXELS}."
-                    )
                 picture = to_rgb(ImageOps.exif_transpose(file))
-    except InputError:
-        raise
     except FileNotFoundError:
         raise InputError(f"{path} is not there.") from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        limit = (Image.MAX_IMAGE_PIXELS or 0) // 10**6
+        raise InputError(f"{path} has more than {limit} million pixels; make it smaller.") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on broken files
         raise InputError(f"{path} does not decode as an image ({error}); replace the file or take it out.") from None
     return picture if box is None else _cut(picture, box, path)

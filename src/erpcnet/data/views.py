@@ -48,8 +48,12 @@ def take_views(pixels: Tensor, boxes: Tensor, size: int, flip: Tensor | None = N
     pixels: [N, 3, S, S] uint8; boxes: [N, 4] shares; flip: [N] bool. Returns [N, 3, size, size] float32.
     """
     side = pixels.shape[-1]
+    # One sample per output pixel unless the picture shrinks by more than half as much again, which would alias.
+    samples = max(1, round(side / size))
     rows = torch.arange(len(pixels), device=boxes.device, dtype=boxes.dtype)[:, None]
-    views = roi_align(pixels.float(), torch.cat([rows, boxes * side], dim=1), size, sampling_ratio=-1, aligned=True)
+    views = roi_align(
+        pixels.float(), torch.cat([rows, boxes * side], dim=1), size, sampling_ratio=samples, aligned=True
+    )
     if flip is not None:
         views = torch.where(flip[:, None, None, None], views.flip(3), views)
     # Convolutions are fastest on this layout, on GPUs and on most CPUs.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 
 import timm
@@ -58,6 +59,10 @@ def create_backbone(name: str, weights: str = "none") -> SplitBackbone:
 
     `weights` is `none`, `default` (the library's own, downloaded on first use) or a path to a file.
     """
+    packaged = resources.files("erpcnet.model") / "weights" / f"{name}.safetensors"
+    if weights == "default" and name in _OWN and packaged.is_file():
+        with resources.as_file(packaged) as path:
+            return create_backbone(name, str(path))
     network = _create(name, pretrained=weights == "default")
     if weights not in ("none", "default"):
         load_backbone_weights(network, Path(weights))
@@ -175,11 +180,15 @@ def copy_of_last(backbone: SplitBackbone) -> nn.Module:
     return copy.deepcopy(backbone.last)
 
 
-class _SmallResNet(nn.Module):
-    """A ResNet for small pictures on a CPU: 14 x 14 before its last block at 112 pixels, as the paper's has at 224."""
+class SmallResNet(nn.Module):
+    """A ResNet for small pictures on a CPU: 14 x 14 before its last block at 112 pixels, as the paper's has at 224.
+
+    Its weights come with the package; `erpcnet.experiments.pretrain_small` made them.
+    """
 
     def __init__(self, widths: tuple[int, int, int, int] = (16, 32, 64, 128)) -> None:
         super().__init__()
+        self.channels = widths[-1]
         self.stem = nn.Sequential(
             nn.Conv2d(3, widths[0], 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
         )
@@ -222,4 +231,4 @@ def resnet50_v1() -> nn.Module:
     return network
 
 
-_OWN: dict[str, Callable[[], nn.Module]] = {"small": _SmallResNet, "resnet50_v1": resnet50_v1}
+_OWN: dict[str, Callable[[], nn.Module]] = {"small": SmallResNet, "resnet50_v1": resnet50_v1}

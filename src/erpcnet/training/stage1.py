@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -18,6 +19,13 @@ from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import Stage1Settings
 
 REFRESH_BATCHES = 50  # enough images for batch-norm statistics
+
+
+class Draws(NamedTuple):
+    """Who draws what: the feed may run ahead of training, so views and cells are drawn apart."""
+
+    views: torch.Generator
+    cells: torch.Generator
 
 
 def random_cells(count: int, cells: int, steps: int, generator: torch.Generator) -> Tensor:
@@ -36,7 +44,7 @@ def train_stage1(
     log: Log,
 ) -> ERPCNet:
     """Train everything but the policy on the dataset's training images; returns the network to use."""
-    generator = torch.Generator().manual_seed(seed)
+    draws = Draws(torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 3))
     device, share = accelerator.device, (accelerator.process_index, accelerator.num_processes)
     network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     phi, labels = seen_targets(dataset, device)
@@ -52,7 +60,7 @@ def train_stage1(
         for epoch in range(settings.epochs):
             objective.train()
             sums: dict[str, Tensor] = {}
-            for images, cells, rows in _batches(network, feed, dataset, settings, generator, share):
+            for images, cells, rows in _batches(network, feed, dataset, settings, draws, share):
                 losses = objective(images, cells, labels[rows.to(device)], phi)
                 accelerator.backward(losses["total"])
                 optimizer.step()
@@ -67,7 +75,7 @@ def train_stage1(
             advance(0, note=f"loss {float(sums['total']) / batches:.3f}")
     result = network if averaged is None else averaged.network
     if averaged is not None:
-        drawn = _batches(network, feed, dataset, settings, generator, (0, 1))
+        drawn = _batches(network, feed, dataset, settings, draws, (0, 1))
         fresh = ((images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False))
         refresh_batch_norm(result, fresh)
     if network.policy is not None:
@@ -88,14 +96,14 @@ def _batches(
     feed: ImageFeed,
     dataset: ZeroShotDataset,
     settings: Stage1Settings,
-    generator: torch.Generator,
+    draws: Draws,
     share: tuple[int, int],
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
     """Images, random cells and dataset rows."""
-    for batch in feed.epoch(dataset.train, settings.batch_size, generator, share=share):
+    for batch in feed.epoch(dataset.train, settings.batch_size, draws.views, share=share):
         cells = None
         if network.steps:
-            cells = random_cells(len(batch.rows), network.grid.cells, network.steps, generator).to(feed.device)
+            cells = random_cells(len(batch.rows), network.grid.cells, network.steps, draws.cells).to(feed.device)
         yield batch.images, cells, batch.rows
 
 
