@@ -76,11 +76,11 @@ class CreatureSettings:
     unseen_families: int = 12
     train_images: int = 10
     test_images: int = 4
-    unseen_images: int = 24
+    unseen_images: int = 40
     size: int = 128
     certainty: tuple[float, float] = (0.92, 0.99)
-    scale: tuple[float, float] = (0.26, 0.37)
-    crumbs: tuple[int, int] = (6, 12)
+    scale: tuple[float, float] = (0.24, 0.34)
+    crumbs: tuple[int, int] = (14, 24)
     chroma: float = 60.0
     seed: int = 0
 

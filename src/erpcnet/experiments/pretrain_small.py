@@ -1,7 +1,8 @@
 """How the weights that come with the backbone `small` were made: by naming creatures that no dataset of ours holds.
 
-What ImageNet is to the paper's ResNet, this is to the small backbone: many classes, drawn with a seed of their
-own, learned by plain classification from the whole picture. `python -m erpcnet.experiments.pretrain_small OUT`
+What ImageNet is to the paper's ResNet, this is to the small backbone: plain classification of whole pictures, drawn
+with a seed of their own. Its classes are coarse, as ImageNet's are for birds: the families, whose siblings differ in
+small parts, so that nothing is told about what distinguishes siblings. `python -m erpcnet.experiments.pretrain_small OUT`
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ def pretrain(root: Path, epochs: int = 30, batch_size: int = 128, lr: float = 6e
     dataset = read_dataset(root)
     feed = ImageFeed(open_cache(dataset, 128), 112, device, crop_scale=(0.5, 1.0), centre=1.0)
     backbone = SmallResNet().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    head = nn.Linear(backbone.channels, len(dataset.classes)).to(device)
+    # A class is named by the number of its family and a letter.
+    families = torch.tensor([int(name[:-1]) for name in dataset.classes])
+    labels = families[torch.from_numpy(dataset.labels)].to(device)
+    head = nn.Linear(backbone.channels, int(families.max()) + 1).to(device)
     parameters = [*backbone.parameters(), *head.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.02)
     total = epochs * feed.batches(len(dataset.train), batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=total)
-    labels = torch.from_numpy(dataset.labels).to(device)
     generator = torch.Generator().manual_seed(SEED)
     with bar("Pretraining", total) as advance:
         for _ in range(epochs):

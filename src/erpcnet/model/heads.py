@@ -118,9 +118,10 @@ class AttentionJoint(JointHead):
     """Reads every attribute where it is visible.
 
     A locality predicts the attributes and, for each, how far to trust it here:
-    a_j = W e_g + sum_t exp(g_t) a_t / sum_t exp(g_t), attribute by attribute. It does not depend on the order,
-    and `trust` says which window decided which attribute. e_g's part is dropped now and then in training, so
-    that the localities have to carry the prediction.
+    a_j = W e_g + sum_t exp(g_t) a_t / (1 + sum_t exp(g_t)), attribute by attribute. It does not depend on the order,
+    and `trust` says which window decided which attribute. The 1 is a window that nobody looked at and that says
+    nothing: without it, the only window seen would count in full, however little it shows. e_g's part is dropped now
+    and then in training, so that the localities have to carry the prediction.
     """
 
     limit = 8.0  # exp stays within float16
@@ -137,15 +138,14 @@ class AttentionJoint(JointHead):
 
     def start(self, embedding: Tensor) -> JointState:
         given = self.drop_global(self.of_global(embedding))
-        return JointState(given, torch.zeros_like(given), torch.zeros_like(given))
+        return JointState(given, torch.zeros_like(given), torch.ones_like(given))
 
     def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
         weight = self.trust(locality).clamp(-self.limit, self.limit).exp()
         return JointState(state.given, state.gathered + weight * self.of_local(locality), state.weight + weight)
 
     def read(self, state: JointState) -> Tensor:
-        gathered = state.gathered / state.weight.clamp_min(torch.finfo(torch.float16).tiny)
-        return self.dropout(state.given + gathered)
+        return self.dropout(state.given + state.gathered / state.weight)
 
 
 class DropRows(nn.Module):
