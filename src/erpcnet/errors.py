@@ -16,10 +16,11 @@ class InputError(Exception):
 class MissingImagesError(InputError):
     """Images that a list names are not in the folder; `data check` tells all of them."""
 
-    def __init__(self, root: Path, missing: Sequence[str]) -> None:
-        self.missing = tuple(missing)
+    def __init__(self, root: Path, missing: Sequence[str], source: str = "") -> None:
+        self.missing, self.source = tuple(missing), source
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         super().__init__(
             f"{root}: image '{missing[0]}'{more} is not there, under that or another image ending; "
             f"put the images anywhere below {root} (`erpcnet data check {root}` lists what is missing)."
+            + (f" {source}" if source else "")
         )

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.io
+import torch
 from PIL import Image
 
 from conftest import shared
+from erpcnet.config import load_config
 from erpcnet.data import open_cache, read_dataset
+from erpcnet.data.check import check_dataset
 from erpcnet.data.xlsa17 import KNOWN
 from erpcnet.errors import InputError, MissingImagesError
+from erpcnet.pipeline import create_network, open_workshop, train_localities
+from erpcnet.training import Log
 
 CLASSES = ["bee", "ant", "cat", "dog", "elk", "fox"]  # att's order, which is not the folders'
 SEEN = CLASSES[:5]
@@ -192,3 +199,39 @@ def test_the_real_splits_have_the_known_counts(name: str, tmp_path: Path) -> Non
     assert len(dataset.folds) == 3
     splits = scipy.io.loadmat(root / "att_splits.mat")
     np.testing.assert_allclose(dataset.unit_attributes.T, splits["att"], atol=1e-4)
+
+
+def test_real_cub_passes_the_check_whole_and_training_starts(tmp_path: Path) -> None:
+    """All 11,788 images decode; Stage I takes a step from the real weights on some of them."""
+    source = shared("data", "CUB_200_2011")
+    shutil.copytree(shared("data", "xlsa17", "CUB"), tmp_path, dirs_exist_ok=True)
+    for archive in sorted(source.glob("images-*.tar")):
+        with tarfile.open(archive) as file:
+            file.extractall(tmp_path / "CUB_200_2011" / "images", filter="data")
+    report = check_dataset(tmp_path)
+    assert report.problems == []
+    assert (report.facts["train"], report.facts["test_seen"], report.facts["test_unseen"]) == (7057, 1764, 2967)
+    weights = str(shared("weights", "resnet50_v1_imagenet.safetensors"))
+    config = load_config(
+        "cub",
+        variant="pcnet",
+        data={"image_size": 64},
+        model={"backbone": {"name": "resnet50_v1", "weights": weights}},
+        stage1={"epochs": 1, "batch_size": 8},
+    )
+    dataset = read_dataset(tmp_path)
+    first = np.array([dataset.train[dataset.labels[dataset.train] == label][0] for label in dataset.seen[:16]])
+    kept = np.concatenate([first, dataset.test_unseen[:4]])
+    few = replace(
+        dataset,
+        image_paths=tuple(dataset.image_paths[row] for row in kept),
+        labels=dataset.labels[kept],
+        train=np.arange(16),
+        test_seen=np.arange(0),
+        test_unseen=np.arange(16, 20),
+        folds=(),
+    )
+    shop = open_workshop(config, few)
+    start = create_network(config, 312).state_dict()
+    network = train_localities(shop, few, Log())
+    assert not torch.equal(network.state_dict()["global_predictor.0.weight"], start["global_predictor.0.weight"])

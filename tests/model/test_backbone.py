@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 import timm
@@ -8,6 +9,7 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 
+from conftest import shared
 from erpcnet.errors import InputError
 from erpcnet.model.backbone import create_backbone, resnet50_v1, split
 
@@ -87,3 +89,29 @@ def test_weights_come_from_a_file_and_must_fit(tmp_path: Path) -> None:
         create_backbone("resnet18", str(tmp_path / "part.safetensors"))
     with pytest.raises(InputError, match=r"nowhere\.pth is not there"):
         create_backbone("resnet18", str(tmp_path / "nowhere.pth"))
+
+
+def test_a_missing_download_is_one_sentence_with_the_manual_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
+    with pytest.raises(InputError, match=r"'resnet18' could not be downloaded .*--model\.backbone\.weights FILE"):
+        create_backbone("resnet18", "default")
+
+
+def test_the_small_backbone_brings_its_weights() -> None:
+    drawn, brought = create_backbone("small", "none"), create_backbone("small", "default")
+    assert not torch.equal(drawn.trunk[0][0].weight, brought.trunk[0][0].weight)
+    again = create_backbone("small", "default")
+    assert torch.equal(again.trunk[0][0].weight, brought.trunk[0][0].weight)
+
+
+def test_the_real_v1_weights_fit_and_are_v1s() -> None:
+    """On a drawn picture: features of v1 weights in v1.5's strides are others."""
+    path = shared("weights", "resnet50_v1_imagenet.safetensors")
+    images = torch.rand(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        right, wrong = (create_backbone(name, str(path)).eval()(images) for name in ("resnet50_v1", "resnet50"))
+    assert right.shape == wrong.shape == (1, 2048, 3, 3)
+    assert (right - wrong).norm() > 0.1 * right.norm()

@@ -22,6 +22,7 @@ from PIL import Image
 
 from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.data.images import load_image
+from erpcnet.errors import InputError
 from erpcnet.progress import track
 
 FORMAT = 1  # raise it when the stored layout changes
@@ -43,7 +44,12 @@ class ImageCache:
 def open_cache(dataset: ZeroShotDataset, size: int, workers: int | None = None) -> ImageCache:
     """The dataset's images at `size`, from the cache beside it, which is built if need be."""
     folder = cache_folder(dataset)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be made ({error.strerror}); set ERPCNET_CACHE to a folder where decoded images may lie."
+        ) from None
     key = fingerprint(dataset, size)
     done = folder / f"{key}.json"
     # Two processes that start at once: one builds, the other waits and then reads.

@@ -38,7 +38,8 @@ def check_dataset(root: str | Path) -> Report:
     try:
         dataset = read_dataset(root)
     except MissingImagesError as error:
-        return Report({"missing images": len(error.missing)}, [f"{path} is not there." for path in error.missing])
+        problems = [f"{path} is not there." for path in error.missing]
+        return Report({"missing images": len(problems), "where from": error.source or "see docs/data.md"}, problems)
     problems = [*_miscounted(dataset), *_broken(dataset), *_repeated(dataset), *_alike(dataset)]
     return Report(_facts(dataset), problems)
 

@@ -28,6 +28,12 @@ KNOWN = {
     (50, 85): ("AwA2", (23527, 5882, 7913)),
     (32, 64): ("aPY", (5932, 1483, 7924)),
 }
+SOURCES = {
+    "CUB": "CUB's images are in CUB_200_2011.tgz, from Caltech Vision Lab's page of CUB-200-2011.",
+    "SUN": "SUN's images are in SUNAttributeDB_Images.tar.gz, from Brown University's page of SUN Attributes.",
+    "AwA2": "AwA2's images are in AwA2-data.zip, from ISTA's page of Animals with Attributes 2.",
+    "aPY": "aPY's images are PASCAL VOC 2008's JPEGImages and ayahoo_test_images, from UIUC's attribute datasets page.",
+}
 SPLITS = {"train": "trainval_loc", "test_seen": "test_seen_loc", "test_unseen": "test_unseen_loc"}
 # aPY's own lists of objects, in the order of its instances: image, class, box, attributes.
 ANNOTATIONS = ("apascal_train.txt", "apascal_test.txt", "ayahoo_test.txt")
@@ -58,13 +64,14 @@ def read_xlsa17(root: Path) -> ZeroShotDataset:
         )
     has_boxes = any(instance.box is not None for instance in instances)
     known = KNOWN.get((len(classes), attributes.shape[1]))
+    name = known[0] if known else root.resolve().name
     return ZeroShotDataset(
-        name=known[0] if known else root.name,
+        name=name,
         root=root,
         classes=classes,
         attribute_names=_attribute_names(root / "attributes.txt", attributes.shape[1]),
         attributes=attributes,
-        image_paths=tuple(_match([instance.path for instance in instances], root)),
+        image_paths=tuple(_match([instance.path for instance in instances], root, SOURCES.get(name, ""))),
         labels=labels,
         folds=_folds(root, classes, np.unique(labels[rows["train"]])),
         boxes=np.array([instance.box for instance in instances], dtype=np.int64) if has_boxes else None,
@@ -178,7 +185,7 @@ def _class_of(path: str, index: dict[str, int]) -> str:
     return ""
 
 
-def _match(listed: Iterable[str], root: Path) -> list[str]:
+def _match(listed: Iterable[str], root: Path, source: str) -> list[str]:
     """Listed paths to files below `root`: the file that shares most trailing components, whatever its ending."""
     by_stem: dict[str, list[PurePosixPath]] = defaultdict(list)
     for file in find_images(root):
@@ -191,7 +198,7 @@ def _match(listed: Iterable[str], root: Path) -> list[str]:
         else:
             found.append(str(best))
     if missing:
-        raise MissingImagesError(root, missing)
+        raise MissingImagesError(root, missing, source)
     return found
 
 

@@ -2,7 +2,9 @@
 
 What ImageNet is to the paper's ResNet, this is to the small backbone: plain classification of whole pictures, drawn
 with a seed of their own. Its classes are coarse, as ImageNet's are for birds: the families, whose siblings differ in
-small parts, so that nothing is told about what distinguishes siblings. `python -m erpcnet.experiments.pretrain_small OUT`
+small parts, so that nothing is told about what distinguishes siblings.
+
+    python -m erpcnet.experiments.pretrain_small OUT
 """
 
 from __future__ import annotations

@@ -67,3 +67,13 @@ def fill(page: Path, marker: str, text: str) -> None:
     if not start or not end:
         raise ValueError(f"{page} has no place for {marker}")
     page.write_text(f"{before}{start}{text}\n{end}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """Fill the pages below docs/ from the CSV files beside them."""
+    results = Path("docs/results")
+    fill(results / "creatures.md", "ablation", ablation_tables(read_rows(results / "creatures.csv")))
+
+
+if __name__ == "__main__":
+    main()
