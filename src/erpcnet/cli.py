@@ -106,10 +106,25 @@ def _ablation(words: list[str]) -> int:
         seeds = [int(seed) for seed in options["--seeds"].split(",")]
     except ValueError:
         raise InputError(f"--seeds is '{options['--seeds']}'; it takes whole numbers, separated by commas.") from None
-    rows = list(run_ablation(config, read_dataset(options["--data"]), seeds))
-    write_rows(Path(options["--out"]), rows)
+    rows: list[dict[str, Any]] = []
+    write_rows(_writable(options["--out"]), rows)
+    for row in run_ablation(config, read_dataset(options["--data"]), seeds):
+        rows.append(row)
+        write_rows(Path(options["--out"]), rows)  # after each row, so that nothing measured is lost
     print_metrics([{**row, "variant": row["method"]} for row in rows], title=options["--out"])
     return 0
+
+
+def _writable(name: str) -> Path:
+    """A file's path, refused before the work rather than after it."""
+    path = Path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}).") from None
+    return path
 
 
 def _configured(

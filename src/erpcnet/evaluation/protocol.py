@@ -65,7 +65,7 @@ class EvaluationWalks:
 
     network: ERPCNet
     dataset: ZeroShotDataset
-    seen: Walk
+    seen: Walk | None
     unseen: Walk
 
     def labels(self, which: Literal["seen", "unseen"]) -> Tensor:
@@ -78,6 +78,7 @@ class EvaluationWalks:
     ) -> tuple[Tensor, Tensor]:
         """Scores [N, C] of `classes` where each image stops, and the steps taken [N]."""
         seen = self.seen if which == "seen" else self.unseen
+        assert seen is not None, "these walks have no images of seen classes"
         return stopped_scores(self.network, seen, self.phi(classes), sigma)
 
     def phi(self, classes: IntArray) -> Tensor:
@@ -126,11 +127,11 @@ def walk_tables(
         name: walk(network, table.take(torch.arange(len(table), device=table.rows.device)), order)
         for name, table in tables.items()
     }
-    return EvaluationWalks(network, dataset, seen=walks.get("seen", walks["unseen"]), unseen=walks["unseen"])
+    return EvaluationWalks(network, dataset, seen=walks.get("seen"), unseen=walks["unseen"])
 
 
-def choose_sigma(walks: EvaluationWalks, disagreement: float = 0.01) -> float:
-    """The smallest sigma with which the answers are those of never stopping, but for a share `disagreement`.
+def choose_sigma(walks: EvaluationWalks, disagreement: float = 0.0) -> float:
+    """The smallest sigma with which no answer differs from that of never stopping (or no more than a share).
 
     Comparing answers, not accuracies, is what keeps the choice from chance: on a few hundred images an accuracy
     moves by points when nothing is better or worse.
@@ -148,7 +149,7 @@ def choose_sigma(walks: EvaluationWalks, disagreement: float = 0.01) -> float:
 
 def seen_unseen_curve(walks: EvaluationWalks, sigma: float) -> Curve:
     """U and S over delta."""
-    seen, unseen = (_stacked(walks, which, sigma)[0] for which in ("seen", "unseen"))
+    seen, unseen = (_stacked(walks, which, sigma) for which in ("seen", "unseen"))
     return curve(seen, walks.labels("seen"), unseen, walks.labels("unseen"))
 
 
@@ -156,7 +157,7 @@ def choose_settings(walks: EvaluationWalks, sigma: float | None, delta: float | 
     """sigma, then delta, from these walks, where they are not given."""
     sigma = choose_sigma(walks) if sigma is None else sigma
     if delta is None:
-        delta = seen_unseen_curve(walks, sigma).best()[0] if len(walks.dataset.test_seen) else 0.0
+        delta = seen_unseen_curve(walks, sigma).best()[0] if walks.seen is not None else 0.0
     return Settings(sigma, delta, protocol)
 
 
@@ -168,8 +169,8 @@ def measure(walks: EvaluationWalks, settings: Settings, seed: int) -> Metrics:
     scores, steps = walks.stopped_scores("unseen", dataset.unseen, settings.sigma)
     predicted = classes[scores.argmax(dim=1)]
     u = s = ausuc = 0.0
-    if len(dataset.test_seen):
-        (seen, _), (unseen, _) = (_stacked(walks, which, settings.sigma) for which in ("seen", "unseen"))
+    if walks.seen is not None:
+        seen, unseen = (_stacked(walks, which, settings.sigma) for which in ("seen", "unseen"))
         u = per_class_accuracy(unseen.predict(settings.delta), labels)
         s = per_class_accuracy(seen.predict(settings.delta), walks.labels("seen"))
         ausuc = seen_unseen_curve(walks, settings.sigma).ausuc()
@@ -211,12 +212,12 @@ def _global_accuracy(walks: EvaluationWalks) -> float:
     return per_class_accuracy(torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=1)], labels)
 
 
-def _stacked(walks: EvaluationWalks, which: Literal["seen", "unseen"], sigma: float) -> tuple[StackedScores, Tensor]:
+def _stacked(walks: EvaluationWalks, which: Literal["seen", "unseen"], sigma: float) -> StackedScores:
     """Best seen and unseen classes, as numbers of the dataset, where each image stops among all classes."""
     dataset = walks.dataset
     classes = np.concatenate([dataset.seen, dataset.unseen])
-    scores, steps = walks.stopped_scores(which, classes, sigma)
+    scores, _ = walks.stopped_scores(which, classes, sigma)
     numbers = torch.from_numpy(classes).to(scores.device)
     is_seen = torch.arange(len(classes), device=scores.device) < len(dataset.seen)
     found = stack(scores, is_seen)
-    return StackedScores(numbers[found.best_seen], numbers[found.best_unseen], found.gap), steps
+    return StackedScores(numbers[found.best_seen], numbers[found.best_unseen], found.gap)

@@ -29,20 +29,20 @@ from erpcnet.evaluation.protocol import (
 from erpcnet.experiments.oracle import OracleOrder
 from erpcnet.experiments.parts import hits, part_places
 from erpcnet.model import ERPCNet, Variant
-from erpcnet.model.policy import ActorCritic
 from erpcnet.model.walk import EntropyOrder, FixedOrder, Order, RandomOrder
-from erpcnet.pipeline import Workshop, open_workshop, set_precision, train_localities, train_policy
+from erpcnet.pipeline import Workshop, open_workshop, set_precision, train_localities
 from erpcnet.progress import console
-from erpcnet.training import LocalityTable, Log
+from erpcnet.training import LocalityTable, Log, policy_table, train_stage2
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A network and the localities of its test images."""
+    """A network, the localities of its test images, and those that its policy learns on (plain views first)."""
 
     network: ERPCNet
     dataset: ZeroShotDataset
     tables: dict[str, LocalityTable]
+    training: LocalityTable | None = None
 
     def walk(self, order: Order) -> EvaluationWalks:
         return walk_tables(self.network, self.dataset, self.tables, order)
@@ -68,17 +68,15 @@ def _stage1(shop: Workshop, variant: Variant) -> tuple[Trained, Trained]:
     """Stage I without the validation classes, and with them."""
     shop = replace(shop, config=replace(shop.config, variant=variant))
     fold = shop.dataset.fold(shop.config.evaluation.fold, seed=shop.config.seed)
-    pair = []
-    for dataset in (fold, shop.dataset):
-        network = train_localities(shop, dataset, Log())
-        pair.append(
-            Trained(
-                network,
-                dataset,
-                build_test_tables(network, dataset, shop.feed, shop.config.evaluation.batch_size),
-            )
-        )
-    return pair[0], pair[1]
+    return _train(shop, fold), _train(shop, shop.dataset)
+
+
+def _train(shop: Workshop, dataset: ZeroShotDataset) -> Trained:
+    config = shop.config
+    network = train_localities(shop, dataset, Log())
+    tables = build_test_tables(network, dataset, shop.feed, config.evaluation.batch_size)
+    training = policy_table(network, dataset, shop.feed, config.stage2, config.seed) if network.steps else None
+    return Trained(network, dataset, tables, training)
 
 
 def _globalnet(shop: Workshop) -> Iterator[dict[str, Any]]:
@@ -104,21 +102,28 @@ def _localities(shop: Workshop) -> Iterator[dict[str, Any]]:
         pair = [_with_policy(own, trained) for trained in (fold, final)]
         orders = [usual_order(trained.network, seed) for trained in pair]
         yield _row(own, name, pair[0], pair[1], orders[0], orders[1])
-    yield _row(shop, "oracle", fold, final, _oracle(fold), _oracle(final))
+    yield _row(shop, "oracle", fold, final, None, _oracle(final))
 
 
 def _with_policy(shop: Workshop, trained: Trained) -> Trained:
     """The same Stage I with a policy of its own, trained."""
     config, stage1 = shop.config, trained.network
     torch.manual_seed(config.seed)
-    backbone = replace(config.model.backbone, weights="none")
-    model = replace(config.model, backbone=backbone)
+    model = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
     network = ERPCNet(model, len(trained.dataset.attribute_names), config.data.image_size, config.variant)
     missing = network.load_state_dict(stage1.state_dict(), strict=False).missing_keys
     assert all(name.startswith("policy.") for name in missing)
-    assert isinstance(network.policy, ActorCritic)
     network = set_precision(network.to(shop.accelerator.device), config).eval()
-    train_policy(shop, network, trained.dataset, Log())
+    assert trained.training is not None
+    train_stage2(
+        network,
+        trained.dataset,
+        trained.training,
+        config.stage2,
+        accelerator=shop.accelerator,
+        seed=config.seed,
+        log=Log(),
+    )
     return replace(trained, network=network)
 
 
@@ -131,16 +136,20 @@ def _oracle(trained: Trained) -> Order:
     return OracleOrder(trained.network, labels, phi)
 
 
-def _row(shop: Workshop, name: str, fold: Trained, final: Trained, order: Order, final_order: Order) -> dict[str, Any]:
-    """sigma and delta from the fold, figures from the test images."""
-    seed, model = shop.config.seed, shop.config.model
-    if name == "oracle":
-        only = replace(final, tables={"unseen": final.tables["unseen"]})
-        walks = only.walk(final_order)
+def _row(
+    shop: Workshop, name: str, fold: Trained, final: Trained, order: Order | None, final_order: Order
+) -> dict[str, Any]:
+    """sigma and delta from the fold, figures from the test images.
+
+    Without an order for the fold, as the oracle has none, images of unseen classes alone are walked, all T steps.
+    """
+    seed = shop.config.seed
+    if order is None:
+        final = replace(final, tables={"unseen": final.tables["unseen"]})
         settings = Settings(float("inf"), 0.0, "fixed")
     else:
-        walks = final.walk(final_order)
-        settings = choose_settings(fold.walk(order), None, model.delta, "validation")
+        settings = choose_settings(fold.walk(order), None, None, "validation")
+    walks = final.walk(final_order)
     metrics = measure(walks, settings, seed).to_json()
     by_step = metrics.pop("t1_by_step")
     row = {

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 
@@ -44,6 +45,8 @@ def train_stage1(
     log: Log,
 ) -> ERPCNet:
     """Train everything but the policy on the dataset's training images; returns the network to use."""
+    # Every variant draws the same from here on, whatever its construction drew: so they share Stage I's weights.
+    set_seed(seed, device_specific=True)
     draws = Draws(torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 3))
     device, share = accelerator.device, (accelerator.process_index, accelerator.num_processes)
     network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -78,8 +81,8 @@ def train_stage1(
         drawn = _batches(network, feed, dataset, settings, draws, (0, 1))
         fresh = ((images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False))
         refresh_batch_norm(result, fresh)
-    if network.policy is not None:
-        result.requires_grad_(True)
+    result.requires_grad_(True)
+    accelerator.free_memory()  # or it would keep this network and its optimizer as long as it lives
     return result.eval()
 
 
@@ -103,7 +106,9 @@ def _batches(
     for batch in feed.epoch(dataset.train, settings.batch_size, draws.views, share=share):
         cells = None
         if network.steps:
-            cells = random_cells(len(batch.rows), network.grid.cells, network.steps, draws.cells).to(feed.device)
+            # Drawn for the whole batch, of which this process has its share, as the feed does with views.
+            cells = random_cells(settings.batch_size, network.grid.cells, network.steps, draws.cells)
+            cells = cells[share[0] :: share[1]][: len(batch.rows)].to(feed.device)
         yield batch.images, cells, batch.rows
 
 
