@@ -13,6 +13,7 @@ import erpcnet
 from erpcnet.cli import main
 from erpcnet.config import list_presets, load_config
 from erpcnet.errors import InputError
+from erpcnet.pipeline import create_network
 
 QUICK = [
     "--data.image_size",
@@ -278,3 +279,45 @@ def test_own_photographs_from_class_folders_to_a_prediction(tmp_path: Path, caps
     capsys.readouterr()
     assert main(["predict", str(run), str(tmp_path / "seal" / "0.jpg"), "--classes", "all", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["name"] in colours
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": {"local": {"stride": 0}}}, r"model\.local\.stride is 0"),
+        ({"model": {"local": {"kernel": 4}}}, "a kernel that keeps the size"),
+        ({"model": {"sigma": 0.0}}, r"model\.sigma is 0"),
+        ({"evaluation": {"batch_size": 0}}, r"evaluation\.batch_size is 0"),
+        ({"data": {"centre": 0.0}}, r"data\.centre must be above 0"),
+        ({"data": {"cache_size": -3}}, r"data\.cache_size is -3"),
+        ({"data": {"crop_scale": [0.9, 0.1]}}, r"data\.crop_scale"),
+        ({"stage1": {"epochs": 0}}, r"stage1\.epochs is 0"),
+        ({"stage2": {"temperature": 0.0}}, r"stage2\.temperature is 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_config("creatures", **settings)
+
+
+def test_a_valid_kernel_larger_than_the_window_is_refused() -> None:
+    local = {"kernel_mode": "valid", "kernel": 5}
+    config = load_config("creatures", data={"image_size": 64}, model={"local": local})
+    with pytest.raises(InputError, match="'valid' kernel of 5 does not fit windows of 2"):
+        create_network(config, 3)
+
+
+def test_files_that_extend_each_other_are_named(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(f"extends: {two}\n")
+    two.write_text(f"extends: {one}\n")
+    with pytest.raises(InputError, match=r"one\.yaml extends itself, by way of"):
+        load_config(one)
+
+
+def test_what_is_no_model_is_named(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
+    with pytest.raises(InputError, match=r"model\.safetensors is no model of this version"):
+        erpcnet.load(tmp_path)
+    with pytest.raises(InputError, match="candidates are 'unseen', 'all' or a list of names"):
+        erpcnet.load(run).predict([Image.new("RGB", (64, 64))], "unsen")

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from erpcnet import __version__
 from erpcnet.errors import InputError
+from erpcnet.progress import SPEAKS, console
 
 if TYPE_CHECKING:
     from erpcnet.config import Config
@@ -83,9 +84,10 @@ def _train(words: list[str]) -> int:
     if parsed is None:
         return 0
     config, options = parsed
-    Console(stderr=True).print(config.to_yaml(), highlight=False, markup=False, end="")
+    console.print(config.to_yaml(), markup=False, end="")
     metrics = train_run(config, options["--data"], options["--out"])
-    print_metrics([metrics.to_json()], title=options["--out"])
+    if SPEAKS:
+        print_metrics([metrics.to_json()], title=options["--out"])
     return 0
 
 
@@ -205,12 +207,14 @@ def _predict(words: list[str]) -> int:
     parser.add_argument("images", nargs="+", help="picture files")
     parser.add_argument("--classes", default="unseen", help="'unseen' (default), 'all', or names separated by commas")
     parser.add_argument("--picture", metavar="FILE", help="also draw where it looked, as a PNG")
+    parser.add_argument("--device", help="cpu, cuda, ...; by default a GPU if there is one")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(words)
+    picture = _writable(options.picture) if options.picture else None
     candidates = options.classes if options.classes in ("unseen", "all") else options.classes.split(",")
-    found = load(options.run).predict(options.images, candidates)
-    if options.picture:
-        draw_localities(options.images, found, [None] * len(found), options.picture)
+    found = load(options.run, options.device).predict(options.images, candidates)
+    if picture is not None:
+        draw_localities(options.images, found, [None] * len(found), picture)
     if options.json:
         pairs = zip(options.images, found, strict=True)
         print(json.dumps([{"image": path, **asdict(recognition)} for path, recognition in pairs], indent=2))

@@ -29,12 +29,16 @@ class Config:
     seed: int = 0
     """The same seed gives the same weights on the same machine."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of the convolutions; heads and policy are fp32. `auto`: bf16 on GPUs that have it, fp32 elsewhere."""
+    """Of the convolutions on a GPU (`auto`: bf16 where it has that); heads, policy and CPUs compute in fp32."""
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     stage1: Stage1Settings = field(default_factory=Stage1Settings)
     stage2: Stage2Settings = field(default_factory=Stage2Settings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+
+    def __post_init__(self) -> None:
+        if self.variant in ("rpcnet", "erpcnet") and self.stage2.ending != "never" and self.model.sigma is None:
+            raise InputError(f"stage2.ending '{self.stage2.ending}' ends episodes at sigma; set --model.sigma too.")
 
     def to_yaml(self) -> str:
         """All settings, as a file that `--config` takes."""
@@ -82,8 +86,10 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def read_values(name: str | Path) -> dict[str, Any]:
+def read_values(name: str | Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """The settings of a preset or a YAML file; `extends: NAME` in it names what it builds on."""
+    if str(name) in above:
+        raise InputError(f"{name} extends itself, by way of {' and '.join(above)}.")
     text = _read(name)
     try:
         values = yaml.safe_load(text) or {}
@@ -92,7 +98,7 @@ def read_values(name: str | Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{name} must hold settings as 'name: value', not {type(values).__name__}.")
     base = values.pop("extends", None)
-    return values if base is None else _merge(read_values(base), values)
+    return values if base is None else _merge(read_values(base, (*above, str(name))), values)
 
 
 def _read(name: str | Path) -> str:

@@ -61,8 +61,8 @@ def create_network(config: Config, attributes: int) -> ERPCNet:
 
 def set_precision(network: ERPCNet, config: Config) -> ERPCNet:
     """What the configuration asks of the convolutions, on this machine."""
-    on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    wanted = config.precision == "bf16" or (config.precision == "auto" and on_gpu)
+    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    wanted = config.precision == "bf16" or (config.precision == "auto" and able)
     network.precision = torch.bfloat16 if wanted else None
     return network
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,8 +20,10 @@ from rich.progress import (
 )
 
 T = TypeVar("T")
+# Of several processes, one speaks.
+SPEAKS = os.environ.get("RANK", "0") == "0"
 # Tables and results go to standard output; everything a person merely watches goes here.
-console = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False, quiet=not SPEAKS)
 
 
 def track(items: Iterable[T], *, total: int, what: str) -> Iterator[T]:
@@ -55,5 +58,5 @@ def bar(what: str, total: int) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+    with Progress(*columns, console=console, disable=not (SPEAKS and sys.stderr.isatty())) as progress:
         yield Advance(progress, progress.add_task(what, total=total, note=""))

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from accelerate.utils import broadcast_object_list
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from erpcnet.config import Config, config_parser, to_config
 from erpcnet.data import ZeroShotDataset, read_dataset
+from erpcnet.data.images import load_image
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import Metrics, Settings
 from erpcnet.inference import ClassTable, Recogniser
@@ -36,14 +38,19 @@ TABLE = "class_attributes"  # beside the weights in model.safetensors
 def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
     """Train and evaluate, and leave a run in `out`."""
     out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; --out takes a folder for the run.")
     if (out / "model.safetensors").exists():
         raise InputError(f"{out} holds a run already; give another --out or remove it.")
     dataset = read_dataset(data)
     shop = open_workshop(config, dataset)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     main = shop.accelerator.is_main_process
-    chosen = select_settings(shop, Log(out / "logs" / "validation" if main else None))
+    if main:
+        (out / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    log = Log(out / "logs" / "validation" if main else None)
+    (chosen,) = broadcast_object_list([select_settings(shop, log)])  # every process goes on with the same
+    log.close()
     if chosen is not None and chosen.protocol == "validation":
         console.print(f"sigma {chosen.sigma:g}, delta {chosen.delta:.3f}; training on all seen classes")
     log = Log(out / "logs" if main else None)
@@ -53,16 +60,20 @@ def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
     log.close()
     if main:
         save_model(out / "model.safetensors", network, dataset, config, settings)
-        told = {**metrics.to_json(), "data": str(data)}
+        told = {**metrics.to_json(), "data": str(Path(data).resolve())}
         (out / "metrics.json").write_text(json.dumps(told, indent=2) + "\n")
         draw_examples(load(out), dataset, out / "localities.png")
+    shop.accelerator.wait_for_everyone()
     return metrics
 
 
 def evaluate_run(run: str | Path, data: str | Path) -> Metrics:
     """Evaluate a run's network again, with the sigma and delta that it was saved with."""
-    config, network, settings = _read_model(Path(run) / "model.safetensors")[:3]
-    return evaluate(open_workshop(config, read_dataset(data)), network, settings)[0]
+    config, network, settings, classes = _read_model(Path(run) / "model.safetensors")
+    dataset = read_dataset(data)
+    if dataset.attribute_names != classes.attribute_names:
+        raise InputError(f"{data} has other attributes than the dataset that {run} was trained on.")
+    return evaluate(open_workshop(config, dataset), network, settings)[0]
 
 
 def dataset_of(run: str | Path) -> Path:
@@ -70,7 +81,10 @@ def dataset_of(run: str | Path) -> Path:
     path = Path(run) / "metrics.json"
     if not path.is_file():
         raise InputError(f"{path} is not there; give the folder that `erpcnet train --out` made.")
-    return Path(json.loads(path.read_text())["data"])
+    try:
+        return Path(json.loads(path.read_text())["data"])
+    except (ValueError, KeyError):
+        raise InputError(f"{path} does not say which dataset it is of; give --data.") from None
 
 
 def draw_examples(recogniser: Recogniser, dataset: ZeroShotDataset, out: Path, count: int = 6) -> None:
@@ -79,9 +93,10 @@ def draw_examples(recogniser: Recogniser, dataset: ZeroShotDataset, out: Path, c
 
     order = np.argsort(dataset.labels[dataset.test_unseen], kind="stable")
     rows = dataset.test_unseen[order[np.linspace(0, len(order) - 1, count + 2).astype(int)[1:-1]]]
-    paths = [dataset.root / dataset.image_paths[row] for row in rows]
-    found = recogniser.predict(paths)
-    draw_localities(paths, found, [dataset.classes[dataset.labels[row]] for row in rows], out)
+    boxes = [None if dataset.boxes is None else dataset.boxes[row] for row in rows]
+    pictures = [load_image(dataset.root / dataset.image_paths[row], box) for row, box in zip(rows, boxes, strict=True)]
+    found = recogniser.predict(pictures)
+    draw_localities(pictures, found, [dataset.classes[dataset.labels[row]] for row in rows], out)
 
 
 def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: Config, settings: Settings) -> None:
@@ -102,9 +117,13 @@ def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: C
     partial.replace(path)
 
 
-def load(run: str | Path, device: str | torch.device = "cpu") -> Recogniser:
-    """The trained network of a run, ready to predict. `run` is its folder, or a model.safetensors."""
+def load(run: str | Path, device: str | torch.device | None = None) -> Recogniser:
+    """The trained network of a run, ready to predict, on the GPU if there is one and nothing else is asked.
+
+    `run` is its folder, or a model.safetensors.
+    """
     path = Path(run)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     config, network, settings, classes = _read_model(path if path.is_file() else path / "model.safetensors")
     return Recogniser(network.to(device), classes, config.data, settings.sigma, settings.delta, config.seed)
 
@@ -116,14 +135,15 @@ def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {})["erpcnet"])
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        config = to_config(config_parser(), yaml.safe_load(about["config"]))
+        attributes = state.pop(TABLE).numpy()
+        # The weights come from this file, so the backbone needs none of its own.
+        bare = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
+        network = ERPCNet(bare, attributes.shape[1], config.data.image_size, config.variant)
+        network.load_state_dict(state)
     except Exception as error:
-        raise InputError(f"{path} is no model of this program ({type(error).__name__}: {error}).") from None
-    config = to_config(config_parser(), yaml.safe_load(about["config"]))
-    attributes = state.pop(TABLE).numpy()
-    # The weights come from this file, so the backbone needs none of its own.
-    bare = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
-    network = ERPCNet(bare, attributes.shape[1], config.data.image_size, config.variant)
-    network.load_state_dict(state)
+        detail = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} is no model of this version ({type(error).__name__}: {detail}).") from None
     seen = np.isin(np.arange(len(about["classes"])), about["seen"])
     table = ClassTable(tuple(about["classes"]), attributes, seen, tuple(about["attribute_names"]))
     settings = Settings(about["sigma"], about["delta"], about["protocol"])

@@ -66,7 +66,7 @@ def test_two_processes_that_start_at_once_share_one_build(root: Path) -> None:
 def test_the_cache_goes_where_the_environment_says(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "ERPCNET_CACHE", str(tmp_path / "elsewhere"))
     open_cache(read_dataset(root), 32)
-    assert list((tmp_path / "elsewhere" / "creatures").glob("*.npy"))
+    assert list((tmp_path / "elsewhere").glob("creatures-*/*.npy"))
     assert not (root / FOLDER).exists()
 
 

@@ -161,3 +161,22 @@ def test_another_image_ending_is_taken(folder: Path) -> None:
     Image.open(folder / "z1.png").save(folder / "z1.webp")
     (folder / "z1.png").unlink()
     assert read_dataset(folder).image_paths[0] == "z1.webp"
+
+
+def test_csv_files_as_spreadsheets_write_them(folder: Path) -> None:
+    for name in ("attributes.csv", "splits.csv"):
+        text = (folder / name).read_text().replace("\n", "\r\n").replace("zebra,", "zebra ,")
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n,,\r\n")
+    assert read_dataset(folder).classes[0] == "zebra"
+    (folder / "splits.csv").write_bytes(SPLITS.replace("zebra", "Bär").encode("latin-1"))
+    with pytest.raises(InputError, match=r"splits\.csv is not in UTF-8"):
+        read_dataset(folder)
+    (folder / "splits.csv").write_text(SPLITS.replace("z1.png", ""))
+    with pytest.raises(InputError, match="line 2: the column 'image' is empty"):
+        read_dataset(folder)
+    (folder / "splits.csv").write_text(SPLITS)
+    (folder / "folds.csv").write_text(
+        "fold,class\n" + "".join(f"0,{name}\n" for name in ("zebra", "bird", "fish", "bat"))
+    )
+    with pytest.raises(InputError, match="a fold holds every seen class"):
+        read_dataset(folder)

@@ -79,7 +79,6 @@ def _episodes(policy: ActorCritic, count: int = 6, steps: int = 3, cells: int = 
         visited=visited_before(chosen, cells),
         cells=chosen,
         log_probabilities=torch.randn(count, steps) * 0.3 - 1.5,
-        values=torch.randn(count, steps),
         returns=torch.randn(count, steps),
         advantages=torch.randn(count, steps),
         alive=alive,

@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 
 from conftest import small_network
-from erpcnet.config import Config
+from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
@@ -90,16 +90,7 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
     assert (chance == telling).float().mean() < 0.3
 
 
-def test_an_ending_at_sigma_needs_sigma(dataset: ZeroShotDataset) -> None:
-    network = small_network("rpcnet", attributes=len(dataset.attribute_names))
-    settings = Stage2Settings(views=1, ending="paper")
+def test_an_ending_at_sigma_needs_sigma_before_anything_is_trained() -> None:
     with pytest.raises(InputError, match=r"set --model\.sigma"):
-        train_stage2(
-            network,
-            dataset,
-            _planted(network, dataset),
-            settings,
-            accelerator=Accelerator(cpu=True),
-            seed=0,
-            log=Log(),
-        )
+        load_config("creatures", stage2={"ending": "paper"})
+    assert load_config("creatures", stage2={"ending": "paper"}, variant="pcnet").stage2.ending == "paper"

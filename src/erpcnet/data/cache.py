@@ -57,14 +57,17 @@ def open_cache(dataset: ZeroShotDataset, size: int, workers: int | None = None) 
         if not done.is_file():
             _build(dataset, size, folder, key, workers)
             _forget_others(folder, key, dataset.name, size)
-    shapes = np.asarray(json.loads(done.read_text())["shapes"], dtype=np.float32)
-    return ImageCache(np.load(folder / f"{key}.npy", mmap_mode="r"), shapes)
+        shapes = np.asarray(json.loads(done.read_text())["shapes"], dtype=np.float32)
+        return ImageCache(np.load(folder / f"{key}.npy", mmap_mode="r"), shapes)
 
 
 def cache_folder(dataset: ZeroShotDataset) -> Path:
     """Beside the dataset, or where ERPCNET_CACHE says, for datasets on read-only disks."""
     elsewhere = os.environ.get("ERPCNET_CACHE")
-    return Path(elsewhere) / dataset.root.resolve().name if elsewhere else dataset.root / FOLDER
+    if not elsewhere:
+        return dataset.root / FOLDER
+    root = dataset.root.resolve()
+    return Path(elsewhere) / f"{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}"
 
 
 def fingerprint(dataset: ZeroShotDataset, size: int) -> str:
@@ -118,11 +121,10 @@ def _squeeze(job: tuple[Path, npt.NDArray[np.int64] | None, int]) -> tuple[np.nd
 
 def _forget_others(folder: Path, key: str, name: str, size: int) -> None:
     """Remove what an earlier state of the same images left at this size."""
-    for note in folder.glob("*.json"):
+    for note in folder.glob("[!.]*.json"):
         if note.stem == key:
             continue
         told = json.loads(note.read_text())
         if (told["dataset"], told["size"]) == (name, size):
             note.unlink()
             note.with_suffix(".npy").unlink(missing_ok=True)
-            note.with_suffix(".lock").unlink(missing_ok=True)

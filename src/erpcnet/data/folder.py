@@ -153,11 +153,7 @@ def _by_class(root: Path) -> dict[str, list[str]]:
 
 def read_attributes(path: Path) -> tuple[list[str], list[str], np.ndarray]:
     """Class names, attribute names and the raw table of `attributes.csv`."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.reader(file))
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not in UTF-8; save it as CSV in UTF-8.") from None
+    lines = [line for _, line in _lines(path)]
     if not lines or len(lines[0]) < 2 or lines[0][0] != "class":
         raise InputError(
             f"{path}: the first line must be 'class' and the attributes' names, separated by commas; "
@@ -167,7 +163,7 @@ def read_attributes(path: Path) -> tuple[list[str], list[str], np.ndarray]:
     classes: list[str] = []
     table: list[list[float]] = []
     for number, line in enumerate(lines[1:], start=2):
-        if not line:
+        if not any(line):
             continue
         if len(line) != len(names) + 1:
             raise InputError(
@@ -193,30 +189,44 @@ def _number(text: str, path: Path, line: int, name: str) -> float:
     return value
 
 
+def _lines(path: Path) -> list[tuple[int, list[str]]]:
+    """The lines of a CSV file with their numbers, spaces around values taken off."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            return [(reader.line_num, [value.strip() for value in line]) for line in reader]
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not in UTF-8; save it as CSV in UTF-8.") from None
+
+
 def _header(path: Path) -> list[str]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        return next(csv.reader(file), [])
+    lines = _lines(path)
+    return lines[0][1] if lines else []
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Line number and the asked columns of every row of a CSV file with a header; a row may stand there once."""
-    missing = [column for column in columns if column not in _header(path)]
+    header = _header(path)
+    missing = [column for column in columns if column not in header]
     if missing:
         raise InputError(
             f"{path}: the first line has no column '{missing[0]}'; "
             f"it must name {','.join(columns)}, separated by commas."
         )
-    lines: dict[str, int] = {}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        for row in (reader := csv.DictReader(file)):
-            values = tuple((row[column] or "").strip() for column in columns)
-            if columns[0] != "fold" and values[0] in lines:
-                raise InputError(
-                    f"{path}, line {reader.line_num}: '{values[0]}' stands in line "
-                    f"{lines[values[0]]} already; keep one."
-                )
-            lines[values[0]] = reader.line_num
-            yield reader.line_num, values
+    places = [header.index(column) for column in columns]
+    seen: dict[str, int] = {}
+    for number, line in _lines(path)[1:]:
+        if not any(line):
+            continue
+        values = tuple(line[place] if place < len(line) else "" for place in places)
+        if not values[0]:
+            raise InputError(f"{path}, line {number}: the column '{columns[0]}' is empty.")
+        if columns[0] != "fold" and values[0] in seen:
+            raise InputError(
+                f"{path}, line {number}: '{values[0]}' stands in line {seen[values[0]]} already; keep one."
+            )
+        seen[values[0]] = number
+        yield number, values
 
 
 def _folds(path: Path, index: dict[str, int], seen: IntArray) -> tuple[Fold, ...]:
@@ -228,4 +238,6 @@ def _folds(path: Path, index: dict[str, int], seen: IntArray) -> tuple[Fold, ...
             raise InputError(f"{path}, line {line}: class '{name}' is not one of the seen classes.")
         held.setdefault(fold, []).append(index[name])
     vals = [np.unique(np.asarray(val, dtype=np.int64)) for val in held.values()]
+    if any(len(val) == len(seen) for val in vals):
+        raise InputError(f"{path}: a fold holds every seen class, so none is left to train on.")
     return tuple(Fold(train=np.setdiff1d(seen, val), val=val) for val in vals)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -20,13 +19,14 @@ def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Im
     """The picture in RGB as a person would see it: turned as its EXIF says, first frame, on white."""
     path = Path(path)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as file:
-                picture = to_rgb(ImageOps.exif_transpose(file))
+        with Image.open(path) as file:
+            # Pillow only warns up to twice its limit, and warnings are no matter of one thread.
+            if Image.MAX_IMAGE_PIXELS and file.width * file.height > Image.MAX_IMAGE_PIXELS:
+                raise Image.DecompressionBombError
+            picture = to_rgb(ImageOps.exif_transpose(file))
     except FileNotFoundError:
         raise InputError(f"{path} is not there.") from None
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+    except Image.DecompressionBombError:
         limit = (Image.MAX_IMAGE_PIXELS or 0) // 10**6
         raise InputError(f"{path} has more than {limit} million pixels; make it smaller.") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on broken files

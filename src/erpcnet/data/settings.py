@@ -25,6 +25,10 @@ class DataSettings:
     def __post_init__(self) -> None:
         if self.image_size < 32:
             raise InputError(f"data.image_size is {self.image_size}; it must be at least 32.")
+        if self.cache_size is not None and self.cache_size < 1:
+            raise InputError(f"data.cache_size is {self.cache_size}; it must be at least 1, or unset.")
+        if not 0 < self.centre <= 1 or not 0 <= self.flip <= 1:
+            raise InputError("data.centre must be above 0 and up to 1, and data.flip from 0 to 1.")
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise InputError(f"data.crop_scale is {self.crop_scale}; it must be two shares, 0 < LOW <= HIGH <= 1.")

@@ -56,13 +56,16 @@ def read_xlsa17(root: Path) -> ZeroShotDataset:
     instances = _instances(root, classes)
     labels = _labels(instances, classes, root)
     rows = {name: splits[key].ravel().astype(np.int64) - 1 for name, key in SPLITS.items()}
-    last = max(int(own.max()) for own in rows.values())
+    last = max(int(own.max(initial=0)) for own in rows.values())
     if last >= len(instances):
         raise InputError(
             f"{root}: att_splits.mat points at image {last + 1}, but only {len(instances)} images are listed; "
             "the list and the splits are of different datasets."
         )
     has_boxes = any(instance.box is not None for instance in instances)
+    boxless = [instance.path for instance in instances if has_boxes and instance.box is None]
+    if boxless:
+        raise InputError(f"{root}: '{boxless[0]}' has no box, but others have; give every instance one.")
     known = KNOWN.get((len(classes), attributes.shape[1]))
     name = known[0] if known else root.resolve().name
     return ZeroShotDataset(
@@ -129,6 +132,8 @@ def _instances(root: Path, classes: Sequence[str]) -> list[Instance]:
     found = _mat(features, ("image_files", "labels"))
     names = [str(name[0]).replace("\\", "/") for name in found["image_files"].ravel()]
     numbers = found["labels"].ravel().astype(int) - 1
+    if len(names) != len(numbers) or numbers.min(initial=0) < 0 or numbers.max(initial=0) >= len(classes):
+        raise InputError(f"{features}: labels must be a class number, 1 to {len(classes)}, for each of image_files.")
     instances = [Instance(name, classes[number]) for name, number in zip(names, numbers, strict=True)]
     return _with_boxes(instances, root)
 

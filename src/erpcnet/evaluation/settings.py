@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from erpcnet.errors import InputError
+
 
 @dataclass
 class EvaluationSettings:
@@ -17,3 +19,7 @@ class EvaluationSettings:
     """Which of the dataset's validation folds."""
     batch_size: int = 64
     """Images per step."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError(f"evaluation.batch_size is {self.batch_size}; it must be at least 1.")

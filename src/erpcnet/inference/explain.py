@@ -11,34 +11,33 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from PIL import Image
 
-from erpcnet.data.images import load_image
-from erpcnet.inference.recogniser import Recognition
+from erpcnet.inference.recogniser import Picture, Recognition, open_picture
 
 RIGHT, WRONG = "#1f77ff", "#ffc400"  # the paper's colours: blue is correct, yellow is wrong
 
 
 def draw_localities(
-    paths: Sequence[str | Path], found: Sequence[Recognition], truths: Sequence[str | None], out: str | Path
+    pictures: Sequence[Picture], found: Sequence[Recognition], truths: Sequence[str | None], out: str | Path
 ) -> None:
     """The numbered regions of each picture, with the answer and its confidence after each step."""
-    columns = min(6, len(paths))
-    rows = -(-len(paths) // columns)
+    columns = min(6, len(pictures))
+    rows = -(-len(pictures) // columns)
     steps = max((recognition.steps for recognition in found), default=0)
     figure, axes = plt.subplots(
         rows, columns, figsize=(2.5 * columns, rows * (2.9 + 0.19 * (steps + 1))), squeeze=False
     )
     for axis in axes.flat:
         axis.axis("off")
-    for axis, path, recognition, truth in zip(axes.flat, paths, found, truths, strict=False):
-        _draw_one(axis, Path(path), recognition, truth)
+    for axis, picture, recognition, truth in zip(axes.flat, pictures, found, truths, strict=False):
+        _draw_one(axis, open_picture(picture), recognition, truth)
     figure.subplots_adjust(0.01, 0.02 + 0.055 * (steps + 1) / rows, 0.99, 0.93, wspace=0.06, hspace=0.25 + 0.09 * steps)
     figure.savefig(out, dpi=130)
     plt.close(figure)
 
 
-def _draw_one(axis: Axes, path: Path, recognition: Recognition, truth: str | None) -> None:
-    picture = load_image(path)
+def _draw_one(axis: Axes, picture: Image.Image, recognition: Recognition, truth: str | None) -> None:
     axis.imshow(picture)
     shift = min(picture.size) * 0.012
     for number, region in enumerate(recognition.regions, start=1):

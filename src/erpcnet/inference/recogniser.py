@@ -41,6 +41,8 @@ class ClassTable:
 
     def select(self, candidates: Candidates) -> ClassTable:
         """The unseen classes, all of them, or those named."""
+        if not candidates or (isinstance(candidates, str) and candidates not in ("unseen", "all")):
+            raise InputError(f"candidates are 'unseen', 'all' or a list of names, not {candidates!r}.")
         if candidates == "all":
             return self
         if candidates == "unseen":
@@ -105,20 +107,17 @@ class Recogniser:
         for name, row in attributes.items():
             if name in self.classes.names:
                 raise InputError(f"class '{name}' is known already.")
-            values = [row.get(key, 0.0) for key in names] if isinstance(row, Mapping) else list(row)
             wrong = [key for key in row if key not in names] if isinstance(row, Mapping) else []
-            if wrong or len(values) != len(names) or not np.isfinite(values).all() or not np.any(values):
-                detail = (
-                    f"there is no attribute '{wrong[0]}'"
-                    if wrong
-                    else f"it needs {len(names)} finite values, not all 0"
-                )
-                raise InputError(f"class '{name}': {detail}.")
+            if wrong:
+                raise InputError(f"class '{name}': there is no attribute '{wrong[0]}'.")
+            values = np.asarray([row.get(key, 0.0) for key in names] if isinstance(row, Mapping) else row, dtype=float)
+            if values.shape != (len(names),) or not np.isfinite(values).all() or not values.any():
+                raise InputError(f"class '{name}': it needs {len(names)} finite values, not all 0.")
             rows.append(values)
         self.classes = replace(
             self.classes,
             names=(*self.classes.names, *attributes),
-            attributes=np.vstack([self.classes.attributes, np.asarray(rows, dtype=np.float32)]),
+            attributes=np.vstack([self.classes.attributes, *rows]).astype(np.float32),
             seen=np.concatenate([self.classes.seen, np.zeros(len(rows), dtype=bool)]),
         )
 
@@ -130,7 +129,7 @@ class Recogniser:
         found: list[Recognition] = []
         table = self.classes.select(candidates)
         for start in range(0, len(pictures), batch_size):
-            found.extend(self._predict([_open(p) for p in pictures[start : start + batch_size]], table))
+            found.extend(self._predict([open_picture(p) for p in pictures[start : start + batch_size]], table))
         return found
 
     def _predict(self, pictures: list[Image.Image], table: ClassTable) -> list[Recognition]:
@@ -201,7 +200,7 @@ class Recogniser:
         )
 
 
-def _open(picture: Picture) -> Image.Image:
+def open_picture(picture: Picture) -> Image.Image:
     return to_rgb(picture) if isinstance(picture, Image.Image) else load_image(picture)
 
 

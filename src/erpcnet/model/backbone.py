@@ -106,7 +106,11 @@ def load_backbone_weights(network: nn.Module, path: Path) -> None:
     if not path.is_file():
         raise InputError(f"{path} is not there; --model.backbone.weights takes 'none', 'default' or a file of weights.")
     try:
-        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+        state = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
     except Exception as error:
         raise InputError(f"{path} is no file of weights ({error}).") from None
     own = network.state_dict()

@@ -45,10 +45,6 @@ class Grid:
         image = torch.arange(len(cells), device=cells.device)[:, None]
         return windows[image, :, cells // self.shape[1], cells % self.shape[1]]
 
-    def crop_all(self, feature_map: Tensor) -> Tensor:
-        """Every window, as [N, cells, C, k, k]."""
-        return self._windows(feature_map).flatten(2, 3).transpose(1, 2)
-
     def means(self, feature_map: Tensor) -> Tensor:
         """The mean of every window of [N, C, H', W'], as [N, cells, C]."""
         means = F.avg_pool2d(self._padded(feature_map), self.window, self.stride)

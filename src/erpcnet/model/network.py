@@ -37,11 +37,23 @@ class LocalSubnet(nn.Module):
     """Partial convolution, C_l and f_cl."""
 
     def __init__(
-        self, extractor: nn.Module, map_channels: int, channels: int, attributes: int, settings: ModelSettings
+        self,
+        extractor: nn.Module,
+        map_channels: int,
+        channels: int,
+        attributes: int,
+        window: int,
+        settings: ModelSettings,
     ) -> None:
         super().__init__()
         local = settings.local
         self.pooled = local.window if local.crop == "pooled" else None
+        side = self.pooled or window
+        if local.kernel_mode == "valid" and local.kernel > side:
+            raise InputError(
+                f"a 'valid' kernel of {local.kernel} does not fit windows of {side}; "
+                "use larger images or a smaller --model.local.kernel."
+            )
         self.partial = PartialConvolution(map_channels, local.kernel, local.kernel_kind, local.kernel_mode)
         self.extractor = extractor
         self.predictor = Predictor(channels, attributes, settings.dropout)
@@ -63,7 +75,8 @@ class ERPCNet(nn.Module):
     def __init__(self, settings: ModelSettings, attributes: int, image_size: int, variant: Variant = "erpcnet") -> None:
         super().__init__()
         self.settings, self.image_size, self.variant = settings, image_size, variant
-        # Of the convolutions; None is fp32. Heads, policy and losses always are.
+        # Of the convolutions on a GPU; None is fp32. Heads, policy and losses always are, and so are CPUs, where
+        # bf16 is about ten times slower.
         self.precision: torch.dtype | None = None
         self.backbone = create_backbone(settings.backbone.name, settings.backbone.weights)
         channels, map_channels = self.backbone.channels, self.backbone.map_channels
@@ -78,7 +91,7 @@ class ERPCNet(nn.Module):
         self.local: LocalSubnet | None = None
         if variant != "globalnet":
             extractor = copy_of_last(self.backbone)
-            self.local = LocalSubnet(extractor, map_channels, channels, attributes, settings)
+            self.local = LocalSubnet(extractor, map_channels, channels, attributes, self.grid.window, settings)
             joint = settings.joint
             self.joint = create_joint(
                 joint.kind,
@@ -148,7 +161,8 @@ class ERPCNet(nn.Module):
         return [p for name, p in self.named_parameters() if not name.startswith("policy.")]
 
     def _autocast(self, like: Tensor) -> torch.autocast:
-        return torch.autocast(like.device.type, dtype=self.precision, enabled=self.precision is not None)
+        wanted = self.precision is not None and like.device.type != "cpu"
+        return torch.autocast(like.device.type, dtype=self.precision, enabled=wanted)
 
     def _compatibility(self) -> Compatibility:
         return Compatibility(self.settings.compatibility, self.settings.scale)

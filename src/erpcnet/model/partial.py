@@ -60,5 +60,7 @@ def _branch(channels: int, size: int, kind: KernelKind, padding: int, groups: in
             nn.ReLU(),
             nn.Conv2d(narrow, channels, 1, bias=False),
         )
-    parts = {"full": 1, "grouped": min(groups, channels), "depthwise": channels}[kind]
+    # The largest number of groups up to the one asked for that divides the channels.
+    grouped = next(number for number in range(min(groups, channels), 0, -1) if channels % number == 0)
+    parts = {"full": 1, "grouped": grouped, "depthwise": channels}[kind]
     return nn.Conv2d(channels, channels, size, padding=padding, groups=parts, bias=False)

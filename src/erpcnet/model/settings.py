@@ -43,6 +43,15 @@ class LocalSettings:
     kernel_mode: KernelMode = "same"
     """`valid` is the strict reading: a kernel of the window's size leaves 1 x 1."""
 
+    def __post_init__(self) -> None:
+        for name in ("window", "stride", "kernel"):
+            if getattr(self, name) < 1:
+                raise InputError(f"model.local.{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.padding < 0 or self.reference_map < 0:
+            raise InputError("model.local.padding and reference_map must not be negative.")
+        if self.kernel_mode == "same" and self.kernel % 2 == 0:
+            raise InputError(f"model.local.kernel is {self.kernel}; a kernel that keeps the size ('same') is odd.")
+
 
 @dataclass
 class JointSettings:
@@ -98,6 +107,8 @@ class ModelSettings:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise InputError(f"model.steps is {self.steps}; it must be at least 1.")
+        if self.sigma is not None and not self.sigma > 0:
+            raise InputError(f"model.sigma is {self.sigma}; it must be above 0.")
         if not 0 <= self.dropout < 1:
             raise InputError(f"model.dropout is {self.dropout}; it must be from 0 to below 1.")
         if self.scale <= 0:

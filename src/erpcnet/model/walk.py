@@ -111,7 +111,10 @@ class PolicyOrder:
 
 @dataclass(frozen=True)
 class StopRule:
-    """End an image's walk once beta (p_joint + p_global) of the class it would answer reaches sigma."""
+    """End an image's walk once beta (p_joint + p_global) of the best class reaches sigma.
+
+    The softmax runs over the candidates, and delta has no part in it: when to stop does not depend on calibration.
+    """
 
     sigma: float
     phi: Tensor

@@ -28,7 +28,6 @@ class Episodes:
     visited: Tensor
     cells: Tensor
     log_probabilities: Tensor
-    values: Tensor
     returns: Tensor
     advantages: Tensor
     alive: Tensor

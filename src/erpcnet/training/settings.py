@@ -49,7 +49,7 @@ class Stage1Settings:
     weights: LossWeights = field(default_factory=LossWeights)
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "step_epochs"):
             if getattr(self, name) < 1:
                 raise InputError(f"stage1.{name} is {getattr(self, name)}; it must be at least 1.")
         if not 0 <= self.averaging < 1:

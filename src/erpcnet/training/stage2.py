@@ -58,8 +58,6 @@ def train_stage2(
     """Train pi and V in place, playing from the table."""
     if network.policy is None:
         raise InputError(f"the variant '{network.variant}' has no policy to train.")
-    if settings.ending != "never" and network.settings.sigma is None:
-        raise InputError(f"stage2.ending '{settings.ending}' ends episodes at sigma; set --model.sigma too.")
     generator = torch.Generator().manual_seed(seed + 2)
     policy = network.policy.train()
     optimizer = torch.optim.Adam(policy.parameters(), lr=settings.lr)
@@ -105,17 +103,7 @@ def play(
     outlook = policy(states, localities.descriptors, policy.empty_memory(len(states), states.device))
     chances = policy.log_probabilities(outlook.scores, visited).gather(2, seen.cells[..., None]).squeeze(-1)
     advantages = standardise(returns - outlook.values, alive, settings.advantages)
-    episodes = Episodes(
-        states,
-        localities.descriptors,
-        visited,
-        seen.cells,
-        chances,
-        outlook.values,
-        returns,
-        advantages,
-        alive,
-    )
+    episodes = Episodes(states, localities.descriptors, visited, seen.cells, chances, returns, advantages, alive)
     watch = {
         "mean_return": float(returns[:, 0].mean()),
         "mean_reward": float(reward[alive].mean()),
