@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,16 @@ def test_an_epoch_feeds_every_row_once_and_processes_share_it(root: Path) -> Non
         assert torch.equal(batch.rows[0::2], left.rows)
         assert torch.equal(batch.rows[1::2], right.rows)
         torch.testing.assert_close(batch.images[1::2], right.images)
+
+
+def test_a_killed_build_leaves_nothing_that_is_read_and_the_next_one_cleans_up(root: Path) -> None:
+    program = (
+        "import os, signal, erpcnet.data.cache as room\n"
+        "room._squeeze = lambda job: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"from erpcnet.data import *; open_cache(read_dataset({str(root)!r}), 40)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
+    assert [path.name for path in (root / FOLDER).glob("*.json")] == []
+    assert len(list((root / FOLDER).glob(".building-*"))) == 1
+    assert open_cache(read_dataset(root), 40).pixels.shape == (80, 3, 40, 40)
+    assert list((root / FOLDER).glob(".building-*")) == []

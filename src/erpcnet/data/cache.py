@@ -84,7 +84,9 @@ def fingerprint(dataset: ZeroShotDataset, size: int) -> str:
 def _build(dataset: ZeroShotDataset, size: int, folder: Path, key: str, workers: int | None) -> None:
     """Decode into a file of another name and rename it last: a killed build leaves nothing that is read."""
     count = len(dataset.image_paths)
-    handle, name = tempfile.mkstemp(prefix=".building-", suffix=".npy", dir=folder)
+    for stale in folder.glob(f".building-{key}-*"):
+        stale.unlink()  # of a build that was killed: whoever builds this key holds its lock
+    handle, name = tempfile.mkstemp(prefix=f".building-{key}-", suffix=".npy", dir=folder)
     os.close(handle)
     work = Path(name)
     try:
