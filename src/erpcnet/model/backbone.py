@@ -63,10 +63,12 @@ def create_backbone(name: str, weights: str = "none") -> SplitBackbone:
     if weights == "default" and name in _OWN and packaged.is_file():
         with resources.as_file(packaged) as path:
             return create_backbone(name, str(path))
-    network = _create(name, pretrained=weights == "default")
-    if weights not in ("none", "default"):
-        load_backbone_weights(network, Path(weights))
-    return split(network, name)
+    backbone = split(network := _create(name, pretrained=False), name)
+    if weights == "default":  # only now that it is known to fit: the download may be large
+        return split(_create(name, pretrained=True), name)
+    if weights != "none":
+        load_backbone_weights(network, Path(weights))  # the backbone holds the same modules
+    return backbone
 
 
 def list_backbones() -> list[str]:
