@@ -48,3 +48,9 @@ def test_curve_and_ausuc_against_brute_force_over_delta(seed: int) -> None:
     assert best == pytest.approx(max(2 * u * s / (u + s) if u + s else 0 for u, s in points))
     u, s = _brute(of_unseen, unseen_labels, delta), _brute(of_seen, seen_labels, delta)
     assert 2 * u * s / (u + s) == pytest.approx(best)
+
+
+def test_without_any_right_answer_no_delta_is_better_than_none() -> None:
+    scores, labels = torch.randn(4, 6), torch.tensor([0, 2, 3, 0])
+    wrong = stack(-10.0 * torch.nn.functional.one_hot(labels, 6) + scores, SEEN)
+    assert curve(wrong, labels, stack(scores, SEEN), torch.tensor([1, 4, 5, 1])).best() == (0.0, 0.0)

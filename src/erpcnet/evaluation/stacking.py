@@ -49,6 +49,8 @@ class Curve:
     def best(self) -> tuple[float, float]:
         """The delta with the highest H (the middle of its plateau), and that H."""
         means = torch.tensor([harmonic_mean(float(u), float(s)) for u, s in zip(self.unseen, self.seen, strict=True)])
+        if means.max() == 0:  # nothing is right on both sides at any delta, so nothing speaks for one
+            return 0.0, 0.0
         top = (means >= means.max() - 1e-12).nonzero().flatten()
         return float(self.deltas[top[len(top) // 2]]), float(means.max())
 
