@@ -47,7 +47,7 @@ def _write(root: Path, files: list[str], labels: list[str], *, order: str = "res
         root / "att_splits.mat", {"att": att, "original_att": raw, "allclasses_names": _cells(CLASSES), **splits}
     )
     if order == "res101":
-        foreign = _cells([f"/BS/somebody/work/{file}" for file in files])
+        foreign = _cells([f"/BS/somebody/datasets/{file}" for file in files])
         numbers = np.array([[CLASSES.index(label) + 1] for label in labels])
         scipy.io.savemat(root / "res101.mat", {"image_files": foreign, "labels": numbers, "features": np.zeros((4, 9))})
     (root / "attributes.txt").write_text("".join(f"{n + 1} has_part::{n}\n" for n in range(7)))
