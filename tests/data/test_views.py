@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -50,3 +51,20 @@ def test_a_whole_view_at_its_own_size_is_the_picture() -> None:
     pixels = torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8)
     view = take_views(pixels, torch.tensor([[0.0, 0.0, 1.0, 1.0]]), 16)
     torch.testing.assert_close(_undone(view), pixels.float(), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("size", [20, 64, 90])
+def test_views_are_what_pillow_cuts_and_resizes(size: int) -> None:
+    pixels = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+    boxes = random_boxes(torch.full((4, 2), 64.0), torch.Generator().manual_seed(0), (0.2, 0.9))
+    views = _undone(take_views(pixels, boxes, size))
+    for picture, box, view in zip(pixels, boxes * 64, views, strict=True):
+        image = Image.fromarray(picture.permute(1, 2, 0).numpy())
+        expected = image.resize((size, size), Image.Resampling.BILINEAR, box=tuple(box.tolist()))
+        difference = view - torch.from_numpy(np.asarray(expected).copy()).permute(2, 0, 1)
+        assert difference.abs().max() < 1.6  # Pillow rounds after each of the two directions
+
+
+def test_views_lie_in_memory_as_convolutions_like_it() -> None:
+    views = take_views(torch.zeros(2, 3, 16, 16, dtype=torch.uint8), torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2), 8)
+    assert views.is_contiguous(memory_format=torch.channels_last)

@@ -6,7 +6,6 @@ import math
 
 import torch
 from torch import Tensor
-from torchvision.ops import roi_align
 
 # Statistics of ImageNet, which every pretrained backbone of torchvision and most of timm expect.
 MEAN = (0.485, 0.456, 0.406)
@@ -45,23 +44,36 @@ def centre_boxes(shapes: Tensor, share: float) -> Tensor:
 def take_views(pixels: Tensor, boxes: Tensor, size: int, flip: Tensor | None = None) -> Tensor:
     """Cut `boxes` out of squeezed pictures and make them `size` x `size`, normalised.
 
-    pixels: [N, 3, S, S] uint8; boxes: [N, 4] shares; flip: [N] bool. Returns [N, 3, size, size] float32.
+    pixels: [N, 3, S, S] uint8; boxes: [N, 4] shares; flip: [N] bool. Returns [N, 3, size, size] float32, channels
+    last in memory, on which convolutions are fastest. A view is a product with two matrices, one for the columns,
+    mirrored or not, and one for the rows.
     """
-    side = pixels.shape[-1]
-    # One sample per output pixel unless the picture shrinks by more than half as much again, which would alias.
-    samples = max(1, round(side / size))
-    rows = torch.arange(len(pixels), device=boxes.device, dtype=boxes.dtype)[:, None]
-    views = roi_align(
-        pixels.float(), torch.cat([rows, boxes * side], dim=1), size, sampling_ratio=samples, aligned=True
-    )
+    count, channels, side = pixels.shape[:3]
+    columns = _resampling(boxes[:, 0], boxes[:, 2], side, size, flip)
+    rows = _resampling(boxes[:, 1], boxes[:, 3], side, size)
+    narrowed = torch.bmm(pixels.float().view(count, channels * side, side), columns.transpose(1, 2))
+    last = narrowed.view(count, channels, side, size).permute(0, 2, 3, 1).reshape(count, side, size * channels)
+    views = torch.bmm(rows, last).view(count, size, size, channels)
+    return normalise(views.permute(0, 3, 1, 2))
+
+
+def _resampling(low: Tensor, high: Tensor, side: int, size: int, flip: Tensor | None = None) -> Tensor:
+    """Weights [N, size, side] that read `size` values between `low` and `high` (shares, [N]) of `side` pixels.
+
+    Linear interpolation, over as many pixels as one value stands for where the picture shrinks, so that nothing
+    aliases.
+    """
+    step = (high - low)[:, None] * side / size
+    at = low[:, None] * side + (torch.arange(size, device=low.device) + 0.5) * step - 0.5
     if flip is not None:
-        views = torch.where(flip[:, None, None, None], views.flip(3), views)
-    # Convolutions are fastest on this layout, on GPUs and on most CPUs.
-    return normalise(views).contiguous(memory_format=torch.channels_last)
+        at = torch.where(flip[:, None], at.flip(1), at)
+    away = (torch.arange(side, device=low.device) - at[..., None]).abs() / step.clamp_min(1)[..., None]
+    weights = (1 - away).clamp_min(0)
+    return weights / weights.sum(dim=2, keepdim=True)
 
 
 def normalise(pixels: Tensor) -> Tensor:
     """Values 0 to 255 to what backbones expect."""
     mean = torch.tensor(MEAN, device=pixels.device)[:, None, None] * 255
     std = torch.tensor(STD, device=pixels.device)[:, None, None] * 255
-    return (pixels - mean) / std
+    return (pixels - mean).div_(std)
