@@ -93,13 +93,17 @@ def _train(words: list[str]) -> int:
 
 def _ablation(words: list[str]) -> int:
     from erpcnet.data import read_dataset
-    from erpcnet.experiments.ablation import run_ablation, write_rows
+    from erpcnet.experiments.ablation import METHODS, run_ablation, write_rows
 
     parsed = _configured(
         words,
         "erpcnet ablation",
         "GlobalNet, PCNet, RPCNet, ERPCNet and fixed orders, over several seeds, as a CSV file.",
-        {"--out": ("runs/ablation.csv", "file for the rows"), "--seeds": ("0,1,2", "seeds, separated by commas")},
+        {
+            "--out": ("runs/ablation.csv", "file for the rows"),
+            "--seeds": ("0,1,2", "seeds, separated by commas"),
+            "--methods": ("; ".join(METHODS), "which of these methods, separated by semicolons"),
+        },
     )
     if parsed is None:
         return 0
@@ -108,9 +112,10 @@ def _ablation(words: list[str]) -> int:
         seeds = [int(seed) for seed in options["--seeds"].split(",")]
     except ValueError:
         raise InputError(f"--seeds is '{options['--seeds']}'; it takes whole numbers, separated by commas.") from None
+    methods = [name.strip() for name in options["--methods"].split(";")]
     rows: list[dict[str, Any]] = []
     write_rows(_writable(options["--out"]), rows)
-    for row in run_ablation(config, read_dataset(options["--data"]), seeds):
+    for row in run_ablation(config, read_dataset(options["--data"]), seeds, methods):
         rows.append(row)
         write_rows(Path(options["--out"]), rows)  # after each row, so that nothing measured is lost
     print_metrics([{**row, "variant": row["method"]} for row in rows], title=options["--out"])
@@ -232,7 +237,7 @@ def _data(words: list[str]) -> int:
     make = actions.add_parser("make", help="draw an embedded dataset")
     make.add_argument("name", choices=["creatures"])
     make.add_argument("folder")
-    make.add_argument("--seed", type=int, default=0, help="decides every pixel")
+    make.add_argument("--seed", type=int, default=7, help="decides every pixel (default: 7)")
     init = actions.add_parser("init", help="start attributes.csv and splits.csv from a folder of class folders")
     init.add_argument("folder")
     check = actions.add_parser("check", help="read everything once and report what is wrong")

@@ -25,7 +25,14 @@ from erpcnet.progress import bar
 
 SEED = 20_000
 DRAWING = CreatureSettings(
-    families=130, siblings=3, unseen_families=1, train_images=40, test_images=1, unseen_images=1, seed=SEED
+    families=130,
+    siblings=3,
+    unseen_families=1,
+    train_images=40,
+    test_images=1,
+    unseen_images=1,
+    decoys=(0, 1),  # none
+    seed=SEED,
 )
 
 
