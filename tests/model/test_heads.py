@@ -21,14 +21,14 @@ def test_concatenation_by_running_sum_is_the_zero_padded_concatenation() -> None
 @torch.no_grad()
 def test_attention_is_a_trust_weighted_mean_attribute_by_attribute() -> None:
     torch.manual_seed(0)
-    head = AttentionJoint(channels=5, attributes=4, dropout=0.0, global_dropout=0.5).eval()
-    torch.nn.init.normal_(head.trust.weight, std=0.7)  # within the limit that keeps exp finite
+    head = AttentionJoint(channels=5, attributes=4, dropout=0.0, global_dropout=0.5, sharpness=3.0).eval()
+    torch.nn.init.normal_(head.trust.weight, std=0.25)  # within the limit that keeps exp finite
     embedding, localities = torch.randn(2, 5), torch.randn(2, 3, 5)
     found = head.prefixes(embedding, localities)
     for image in range(2):
         for step in range(3):
             for attribute in range(4):
-                weights = [float(head.trust(localities[image, t])[attribute].exp()) for t in range(step + 1)]
+                weights = [float((3 * head.trust(localities[image, t])[attribute]).exp()) for t in range(step + 1)]
                 votes = [float(head.of_local(localities[image, t])[attribute]) for t in range(step + 1)]
                 expected = float(head.of_global(embedding[image])[attribute])
                 expected += sum(w * v for w, v in zip(weights, votes, strict=True)) / (1 + sum(weights))
@@ -36,13 +36,13 @@ def test_attention_is_a_trust_weighted_mean_attribute_by_attribute() -> None:
 
 
 def test_trust_without_bounds_stays_finite() -> None:
-    head = AttentionJoint(channels=5, attributes=4, dropout=0.0, global_dropout=0.0).eval()
+    head = AttentionJoint(channels=5, attributes=4, dropout=0.0, global_dropout=0.0, sharpness=3.0).eval()
     torch.nn.init.constant_(head.trust.weight, 1000.0)
     found = head.prefixes(torch.randn(2, 5), torch.randn(2, 3, 5) * 100)
     assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("head", [AttentionJoint(5, 4, 0.0, 0.5), MeanJoint(5, 4, 6, 0.0, 0.5)])
+@pytest.mark.parametrize("head", [AttentionJoint(5, 4, 0.0, 0.5, 3.0), MeanJoint(5, 4, 6, 0.0, 0.5)])
 def test_these_heads_do_not_depend_on_the_order(head: AttentionJoint | MeanJoint) -> None:
     head.eval()
     embedding, localities = torch.randn(2, 5), torch.randn(2, 3, 5)
@@ -63,8 +63,17 @@ def test_drop_rows_hides_whole_images_and_only_in_training() -> None:
 def test_dot_is_the_papers_product_and_cosine_ignores_length() -> None:
     phi = torch.nn.functional.normalize(torch.rand(3, 4), dim=1)
     attributes = torch.randn(2, 4)
-    torch.testing.assert_close(Compatibility("dot")(attributes, phi), attributes @ phi.T)
-    cosine = Compatibility("cosine", scale=20)
+    torch.testing.assert_close(Compatibility(attributes.shape[1], "dot")(attributes, phi), attributes @ phi.T)
+    cosine = Compatibility(attributes.shape[1], "cosine", scale=20)
     torch.testing.assert_close(cosine(attributes, phi), cosine(attributes * 7, phi))
     expected = torch.nn.functional.cosine_similarity(attributes[:, None], phi[None], dim=2) * 20
     torch.testing.assert_close(cosine(attributes, phi), expected)
+
+
+def test_a_cosine_may_be_taken_from_a_centre() -> None:
+    phi = torch.nn.functional.normalize(torch.rand(3, 4), dim=1)
+    attributes = torch.randn(2, 5, 4)
+    fit = Compatibility(4, "cosine", scale=20)
+    fit.centre.copy_(phi.mean(dim=0))
+    expected = torch.nn.functional.cosine_similarity(attributes[:, :, None], phi - phi.mean(dim=0), dim=3) * 20
+    torch.testing.assert_close(fit(attributes, phi), expected)

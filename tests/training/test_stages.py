@@ -13,7 +13,8 @@ from erpcnet.errors import InputError
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
 from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy
 from erpcnet.training import LocalityTable, Log, Stage2Settings, train_stage2
-from erpcnet.training.stage1 import random_cells
+from erpcnet.training.settings import Stage1Settings
+from erpcnet.training.stage1 import _optimizer, random_cells
 
 
 def test_random_cells_never_repeat_within_an_image() -> None:
@@ -46,6 +47,24 @@ def test_each_stage_leaves_the_other_stages_weights_alone(tiny_config: Config, d
             assert torch.equal(middle[name], end[name]), name
     assert not torch.equal(start["backbone.trunk.0.0.weight"], middle["backbone.trunk.0.0.weight"])
     assert not torch.equal(middle["policy.actor.weight"], end["policy.actor.weight"])
+
+
+def test_the_backbone_and_its_copy_get_their_share_of_the_rate() -> None:
+    network = small_network("erpcnet")
+    rest, pretrained = _optimizer(network, Stage1Settings(lr=0.5, backbone_lr=0.1)).param_groups
+    assert (rest["lr"], pretrained["lr"]) == (0.5, 0.05)
+    slow = {id(parameter) for parameter in pretrained["params"]}
+    for name, parameter in network.named_parameters():
+        assert (id(parameter) in slow) == name.startswith(("backbone.", "local.extractor.")), name
+    trained = [id(parameter) for group in (rest, pretrained) for parameter in group["params"]]
+    assert sorted(trained) == sorted(id(parameter) for parameter in network.stage1_parameters())
+
+
+def test_cosines_are_taken_from_the_mean_of_the_seen_classes(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    config = replace(tiny_config, variant="globalnet", model=replace(tiny_config.model, centred=True))
+    network = train_localities(open_workshop(config, dataset), dataset, Log())
+    expected = torch.from_numpy(dataset.unit_attributes[dataset.seen].mean(axis=0))
+    torch.testing.assert_close(network.global_fit.centre, expected)
 
 
 def _planted(network: object, dataset: ZeroShotDataset) -> LocalityTable:

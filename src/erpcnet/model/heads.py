@@ -13,18 +13,24 @@ JointKind = Literal["attention", "concatenation", "mean"]
 
 
 class Compatibility(nn.Module):
-    """How well predicted attributes fit classes: a raw dot product (paper), or a cosine with a learned scale."""
+    """How well predicted attributes fit classes: a raw dot product (paper), or a cosine with a learned scale.
 
-    def __init__(self, kind: CompatibilityKind = "cosine", scale: float = 20.0) -> None:
+    The cosine is taken from `centre`, the origin until it is set: what all classes have in common tells none apart.
+    """
+
+    centre: Tensor
+
+    def __init__(self, attributes: int, kind: CompatibilityKind = "cosine", scale: float = 20.0) -> None:
         super().__init__()
         self.kind = kind
+        self.register_buffer("centre", torch.zeros(attributes))
         self.log_scale = nn.Parameter(torch.tensor(float(scale)).log()) if kind == "cosine" else None
 
     def forward(self, attributes: Tensor, phi: Tensor) -> Tensor:
         """attributes [..., A], phi [C, A] of unit rows to scores [..., C]."""
         if self.log_scale is None:
             return attributes @ phi.T
-        return F.normalize(attributes, dim=-1) @ phi.T * self.log_scale.exp()
+        return F.normalize(attributes, dim=-1) @ F.normalize(phi - self.centre, dim=-1).T * self.log_scale.exp()
 
 
 class Predictor(nn.Sequential):
@@ -118,16 +124,18 @@ class AttentionJoint(JointHead):
     """Reads every attribute where it is visible.
 
     A locality predicts the attributes and, for each, how far to trust it here:
-    a_j = W e_g + sum_t exp(g_t) a_t / (1 + sum_t exp(g_t)), attribute by attribute. It does not depend on the order,
-    and `trust` says which window decided which attribute. The 1 is a window that nobody looked at and that says
-    nothing: without it, the only window seen would count in full, however little it shows. e_g's part is dropped now
-    and then in training, so that the localities have to carry the prediction.
+    a_j = W e_g + sum_t exp(s g_t) a_t / (1 + sum_t exp(s g_t)), attribute by attribute. It does not depend on the
+    order, and `trust` says which window decided which attribute. The 1 is a window that nobody looked at and that
+    says nothing: without it, the only window seen would count in full, however little it shows. The sharpness s
+    makes g be learned s times faster than the rest. e_g's part is dropped now and then in training, so that the
+    localities have to carry the prediction.
     """
 
     limit = 8.0  # exp stays within float16
 
-    def __init__(self, channels: int, attributes: int, dropout: float, global_dropout: float) -> None:
+    def __init__(self, channels: int, attributes: int, dropout: float, global_dropout: float, sharpness: float) -> None:
         super().__init__()
+        self.sharpness = sharpness
         self.of_global = nn.Linear(channels, attributes)
         self.of_local = nn.Linear(channels, attributes)
         self.trust = nn.Linear(channels, attributes)
@@ -141,7 +149,7 @@ class AttentionJoint(JointHead):
         return JointState(given, torch.zeros_like(given), torch.ones_like(given))
 
     def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
-        weight = self.trust(locality).clamp(-self.limit, self.limit).exp()
+        weight = (self.sharpness * self.trust(locality)).clamp(-self.limit, self.limit).exp()
         return JointState(state.given, state.gathered + weight * self.of_local(locality), state.weight + weight)
 
     def read(self, state: JointState) -> Tensor:
@@ -169,10 +177,11 @@ def create_joint(
     hidden: int,
     dropout: float,
     global_dropout: float,
+    sharpness: float,
 ) -> JointHead:
     """The joint head by name."""
     if kind == "concatenation":
         return ConcatenationJoint(channels, attributes, steps, hidden, dropout)
     if kind == "mean":
         return MeanJoint(channels, attributes, hidden, dropout, global_dropout)
-    return AttentionJoint(channels, attributes, dropout, global_dropout)
+    return AttentionJoint(channels, attributes, dropout, global_dropout, sharpness)

@@ -75,6 +75,7 @@ class ERPCNet(nn.Module):
     def __init__(self, settings: ModelSettings, attributes: int, image_size: int, variant: Variant = "erpcnet") -> None:
         super().__init__()
         self.settings, self.image_size, self.variant = settings, image_size, variant
+        self._attributes = attributes
         # Of the convolutions on a GPU; None is fp32. Heads, policy and losses always are, and so are CPUs, where
         # bf16 is about ten times slower.
         self.precision: torch.dtype | None = None
@@ -101,6 +102,7 @@ class ERPCNet(nn.Module):
                 joint.hidden,
                 settings.dropout,
                 joint.global_dropout,
+                joint.sharpness,
             )
             self.local_fit, self.joint_fit, self.highlight_fit = (self._compatibility() for _ in range(3))
         self.policy: ActorCritic | None = None
@@ -156,6 +158,12 @@ class ERPCNet(nn.Module):
         """Scores of the answer: a = a_j + a_g (paper), or a_j alone."""
         return of_joint if self.settings.answer == "joint" else of_joint + of_global
 
+    def centre_attributes(self, phi: Tensor) -> None:
+        """Measure cosines from the mean of these classes, the seen ones [S, A]."""
+        for module in self.modules():
+            if isinstance(module, Compatibility):
+                module.centre.copy_(phi.mean(dim=0))
+
     def stage1_parameters(self) -> list[nn.Parameter]:
         """Everything but pi and V."""
         return [p for name, p in self.named_parameters() if not name.startswith("policy.")]
@@ -165,7 +173,7 @@ class ERPCNet(nn.Module):
         return torch.autocast(like.device.type, dtype=self.precision, enabled=wanted)
 
     def _compatibility(self) -> Compatibility:
-        return Compatibility(self.settings.compatibility, self.settings.scale)
+        return Compatibility(self._attributes, self.settings.compatibility, self.settings.scale)
 
 
 def make_grid(trunk: nn.Module, image_size: int, settings: LocalSettings) -> Grid:

@@ -63,6 +63,8 @@ class JointSettings:
     """Width of the hidden layer of `concatenation` and `mean`."""
     global_dropout: float = 0.5
     """How often training hides e_g from the joint head (`attention` and `mean`)."""
+    sharpness: float = 8.0
+    """How fast `attention` learns which localities to trust: s in exp(s g)."""
 
 
 @dataclass
@@ -95,12 +97,14 @@ class ModelSettings:
     """Stop once the reward reaches it; unset: chosen on validation classes."""
     delta: float | None = None
     """What calibrated stacking takes off the seen classes' scores; unset: chosen on validation classes."""
-    answer: Literal["union", "joint"] = "union"
+    answer: Literal["union", "joint"] = "joint"
     """What is compared with the classes: a_j + a_g, as in the paper, or a_j alone."""
-    dropout: float = 0.5
+    dropout: float = 0.0
     """Dropout of every predictor."""
     compatibility: CompatibilityKind = "cosine"
     """`dot` is the paper's."""
+    centred: bool = True
+    """Measure the cosine from the seen classes' mean attributes, not from the origin, as `dot` does."""
     scale: float = 20.0
     """What the learned scale of `cosine` starts from."""
 

@@ -10,10 +10,10 @@ from erpcnet.errors import InputError
 
 @dataclass
 class LossWeights:
-    """Weights of L_g, L_l, L_j and L_m; the paper adds them up."""
+    """Weights of L_g, L_l, L_j and L_m; in the paper each is 1."""
 
     whole: float = 1.0
-    local: float = 1.0
+    local: float = 0.0
     joint: float = 1.0
     highlight: float = 1.0
 
@@ -30,6 +30,8 @@ class Stage1Settings:
     """The paper uses SGD."""
     lr: float = 5e-3
     """Highest learning rate."""
+    backbone_lr: float = 0.2
+    """The share of the learning rate that the backbone gets, and C_l, which begins as a copy of its last block."""
     momentum: float = 0.9
     """Momentum of SGD."""
     weight_decay: float = 1e-5
@@ -78,7 +80,7 @@ class Stage2Settings:
     """alpha_2: the bonus for an undecided policy."""
     grad_clip: float = 0.5
     """Largest norm of a gradient."""
-    temperature: float = 2.0
+    temperature: float = 4.0
     """Divides the scores in the reward's softmax; 1 is the paper's. A fitted net is sure of every training image
     wherever it looks, so at 1 there is little to learn from."""
     ending: Literal["never", "absorbing", "paper"] = "never"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 
 from erpcnet.data import ImageFeed, ZeroShotDataset
@@ -51,6 +51,8 @@ def train_stage1(
     device, share = accelerator.device, (accelerator.process_index, accelerator.num_processes)
     network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     phi, labels = seen_targets(dataset, device)
+    if network.settings.centred:
+        network.centre_attributes(phi)
     batches = feed.batches(len(dataset.train), settings.batch_size)
     averaged = AveragedWeights(network, settings.averaging) if settings.averaging else None
     optimizer = _optimizer(network, settings)
@@ -113,7 +115,12 @@ def _batches(
 
 
 def _optimizer(network: ERPCNet, settings: Stage1Settings) -> torch.optim.Optimizer:
-    parameters: list[nn.Parameter] = network.stage1_parameters()
+    pretrained = [p for name, p in network.named_parameters() if name.startswith(("backbone.", "local.extractor."))]
+    known = {id(parameter) for parameter in pretrained}
+    parameters: list[dict[str, Any]] = [
+        {"params": [p for p in network.stage1_parameters() if id(p) not in known]},
+        {"params": pretrained, "lr": settings.lr * settings.backbone_lr},
+    ]
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
     return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
@@ -123,6 +130,7 @@ def _schedule(optimizer: torch.optim.Optimizer, settings: Stage1Settings, batche
     if settings.schedule == "step":
         return StepLR(optimizer, settings.step_epochs * batches, settings.step_factor)
     if settings.schedule == "onecycle":
-        return OneCycleLR(optimizer, settings.lr, total_steps=settings.epochs * batches + 1)
+        highest = [group["lr"] for group in optimizer.param_groups]
+        return OneCycleLR(optimizer, highest, total_steps=settings.epochs * batches + 1)
     warmup = max(1.0, settings.warmup_epochs * batches)
     return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
