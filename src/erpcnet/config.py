@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -39,6 +40,12 @@ class Config:
     def __post_init__(self) -> None:
         if self.variant in ("rpcnet", "erpcnet") and self.stage2.ending != "never" and self.model.sigma is None:
             raise InputError(f"stage2.ending '{self.stage2.ending}' ends episodes at sigma; set --model.sigma too.")
+
+    def fingerprint(self) -> str:
+        """Eight characters that change with any setting but the seed, the variant and a file's folder."""
+        values = {**asdict(self), "seed": None, "variant": None}
+        values["model"]["backbone"]["weights"] = Path(self.model.backbone.weights).name
+        return hashlib.sha256(yaml.safe_dump(values, sort_keys=True).encode()).hexdigest()[:8]
 
     def to_yaml(self) -> str:
         """All settings, as a file that `--config` takes."""

@@ -35,6 +35,7 @@ SOURCES = {
     "aPY": "aPY's images are PASCAL VOC 2008's JPEGImages and ayahoo_test_images, from UIUC's attribute datasets page.",
 }
 SPLITS = {"train": "trainval_loc", "test_seen": "test_seen_loc", "test_unseen": "test_unseen_loc"}
+PART_FOLDERS = ("parts", "CUB_200_2011/parts")
 # aPY's own lists of objects, in the order of its instances: image, class, box, attributes.
 ANNOTATIONS = ("apascal_train.txt", "apascal_test.txt", "ayahoo_test.txt")
 
@@ -78,9 +79,18 @@ def read_xlsa17(root: Path) -> ZeroShotDataset:
         labels=labels,
         folds=_folds(root, classes, np.unique(labels[rows["train"]])),
         boxes=np.array([instance.box for instance in instances], dtype=np.int64) if has_boxes else None,
-        extras={"counts": dict(zip(SPLITS, known[1], strict=True))} if known else {},
+        extras=_extras(root, known[1] if known else None),
         **rows,
     )
+
+
+def _extras(root: Path, counts: tuple[int, ...] | None) -> dict[str, Any]:
+    """The known number of images in each split, and where CUB says its parts are."""
+    extras: dict[str, Any] = {"counts": dict(zip(SPLITS, counts, strict=True))} if counts else {}
+    for folder in PART_FOLDERS:
+        if (root / folder / "part_locs.txt").is_file():
+            extras["parts"] = root / folder / "part_locs.txt"
+    return extras
 
 
 def _mat(path: Path, keys: Sequence[str]) -> dict[str, Any]:

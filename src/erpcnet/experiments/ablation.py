@@ -2,27 +2,30 @@
 
 Per seed, GlobalNet is trained alone, and Stage I once for the other three: the same seed gives them the same
 Stage I weights, whichever of them is trained. Each is trained twice, without the validation classes (to choose
-sigma and delta) and with them.
+sigma and delta, unless both are given) and with them.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset
+from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import (
     EvaluationWalks,
-    Settings,
+    Protocol,
     build_test_tables,
     choose_settings,
     measure,
+    seen_unseen_curve,
     usual_order,
     walk_tables,
 )
@@ -34,6 +37,18 @@ from erpcnet.pipeline import Workshop, open_workshop, set_precision, train_local
 from erpcnet.progress import console
 from erpcnet.training import LocalityTable, Log, policy_table, train_stage2
 
+METHODS = (
+    "GlobalNet",
+    "PCNet",
+    "centre first",
+    "highest beta first",
+    "RPCNet, literal",
+    "ERPCNet, literal",
+    "RPCNet",
+    "ERPCNet",
+    "oracle",
+)
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -42,10 +57,19 @@ class Trained:
     network: ERPCNet
     dataset: ZeroShotDataset
     tables: dict[str, LocalityTable]
-    training: LocalityTable | None = None
+    training: LocalityTable | None
+    images_per_second: float
+    """Of Stage I."""
 
     def walk(self, order: Order) -> EvaluationWalks:
         return walk_tables(self.network, self.dataset, self.tables, order)
+
+
+class Pair(NamedTuple):
+    """A network that never saw the validation classes, where there is something to choose, and the one to measure."""
+
+    fold: Trained | None
+    final: Trained
 
 
 def literal(config: Config) -> Config:
@@ -55,54 +79,68 @@ def literal(config: Config) -> Config:
     return replace(config, stage2=stage2, model=replace(config.model, policy=policy, sigma=1.1))
 
 
-def run_ablation(config: Config, dataset: ZeroShotDataset, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+def run_ablation(
+    config: Config, dataset: ZeroShotDataset, seeds: Sequence[int], methods: Sequence[str] = METHODS
+) -> Iterator[dict[str, Any]]:
     """One row per seed and method."""
+    unknown = set(methods) - set(METHODS)
+    if unknown:
+        raise InputError(f"there is no method '{min(unknown)}'; the methods are {', '.join(METHODS)}.")
     for seed in seeds:
         console.print(f"seed {seed}")
         shop = open_workshop(replace(config, seed=seed), dataset)
-        yield from _globalnet(shop)
-        yield from _localities(shop)
+        if "GlobalNet" in methods:
+            yield _row(shop, "GlobalNet", _stage1(shop, "globalnet"), lambda _: RandomOrder(0))
+        if set(methods) - {"GlobalNet"}:
+            yield from _localities(shop, methods)
 
 
-def _stage1(shop: Workshop, variant: Variant) -> tuple[Trained, Trained]:
-    """Stage I without the validation classes, and with them."""
+def _stage1(shop: Workshop, variant: Variant) -> Pair:
+    """Stage I without the validation classes, if anything is to be chosen on them, and with them."""
     shop = replace(shop, config=replace(shop.config, variant=variant))
-    fold = shop.dataset.fold(shop.config.evaluation.fold, seed=shop.config.seed)
-    return _train(shop, fold), _train(shop, shop.dataset)
+    config = shop.config
+    choose = config.evaluation.protocol == "validation" and None in (config.model.sigma, config.model.delta)
+    held_out = shop.dataset.fold(config.evaluation.fold, seed=config.seed) if choose else None
+    return Pair(None if held_out is None else _train(shop, held_out), _train(shop, shop.dataset))
 
 
 def _train(shop: Workshop, dataset: ZeroShotDataset) -> Trained:
     config = shop.config
+    started = time.perf_counter()
     network = train_localities(shop, dataset, Log())
+    rate = config.stage1.epochs * len(dataset.train) / (time.perf_counter() - started)
     tables = build_test_tables(network, dataset, shop.feed, config.evaluation.batch_size)
     training = policy_table(network, dataset, shop.feed, config.stage2, config.seed) if network.steps else None
-    return Trained(network, dataset, tables, training)
+    return Trained(network, dataset, tables, training, rate)
 
 
-def _globalnet(shop: Workshop) -> Iterator[dict[str, Any]]:
-    fold, final = _stage1(shop, "globalnet")
-    yield _row(shop, "GlobalNet", fold, final, RandomOrder(0), RandomOrder(0))
-
-
-def _localities(shop: Workshop) -> Iterator[dict[str, Any]]:
-    fold, final = _stage1(shop, "pcnet")
+def _localities(shop: Workshop, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
+    pair = _stage1(shop, "pcnet")
     seed = shop.config.seed
-    yield _row(shop, "PCNet", fold, final, RandomOrder(seed), RandomOrder(seed))
-    centre = FixedOrder(final.network.grid.centre_first())
-    yield _row(shop, "centre first", fold, final, centre, centre)
-    yield _row(shop, "highest beta first", fold, final, EntropyOrder(), EntropyOrder())
-    methods: tuple[tuple[str, Variant, Config], ...] = (
-        ("RPCNet, literal", "rpcnet", literal(shop.config)),
-        ("ERPCNet, literal", "erpcnet", literal(shop.config)),
-        ("RPCNet", "rpcnet", shop.config),
-        ("ERPCNet", "erpcnet", shop.config),
-    )
-    for name, variant, config in methods:
-        own = replace(shop, config=replace(config, variant=variant))
-        pair = [_with_policy(own, trained) for trained in (fold, final)]
-        orders = [usual_order(trained.network, seed) for trained in pair]
-        yield _row(own, name, pair[0], pair[1], orders[0], orders[1])
-    yield _row(shop, "oracle", fold, final, None, _oracle(final))
+    orders: dict[str, Callable[[Trained], Order]] = {
+        "PCNet": lambda _: RandomOrder(seed),
+        "centre first": lambda trained: FixedOrder(trained.network.grid.centre_first()),
+        "highest beta first": lambda _: EntropyOrder(),
+    }
+    policies: dict[str, tuple[Variant, Config]] = {
+        "RPCNet, literal": ("rpcnet", literal(shop.config)),
+        "ERPCNet, literal": ("erpcnet", literal(shop.config)),
+        "RPCNet": ("rpcnet", shop.config),
+        "ERPCNet": ("erpcnet", shop.config),
+    }
+    for name in methods:
+        if name in orders:
+            yield _row(shop, name, pair, orders[name])
+        elif name in policies:
+            variant, config = policies[name]
+            own = replace(shop, config=replace(config, variant=variant))
+            fold = None if pair.fold is None else _with_policy(own, pair.fold)
+            taught = Pair(fold, _with_policy(own, pair.final))
+            yield _row(shop, name, taught, lambda trained: usual_order(trained.network, seed))
+        elif name == "oracle":
+            # It knows the labels of the unseen classes' images alone, and takes all T steps.
+            unseen = replace(pair.final, tables={"unseen": pair.final.tables["unseen"]})
+            yield _row(shop, name, Pair(None, unseen), _oracle)
 
 
 def _with_policy(shop: Workshop, trained: Trained) -> Trained:
@@ -136,33 +174,47 @@ def _oracle(trained: Trained) -> Order:
     return OracleOrder(trained.network, labels, phi)
 
 
-def _row(
-    shop: Workshop, name: str, fold: Trained, final: Trained, order: Order | None, final_order: Order
-) -> dict[str, Any]:
-    """sigma and delta from the fold, figures from the test images.
-
-    Without an order for the fold, as the oracle has none, images of unseen classes alone are walked, all T steps.
-    """
-    seed = shop.config.seed
-    if order is None:
-        final = replace(final, tables={"unseen": final.tables["unseen"]})
-        settings = Settings(float("inf"), 0.0, "fixed")
+def _row(shop: Workshop, name: str, pair: Pair, order: Callable[[Trained], Order]) -> dict[str, Any]:
+    """sigma and delta from the fold, or as given; figures from the test images."""
+    seed, model = shop.config.seed, shop.config.model
+    final = pair.final
+    walks = final.walk(order(final))
+    if pair.fold is not None:
+        settings = choose_settings(pair.fold.walk(order(pair.fold)), model.sigma, model.delta, "validation")
     else:
-        settings = choose_settings(fold.walk(order), None, None, "validation")
-    walks = final.walk(final_order)
+        protocol: Protocol = "peer" if None in (model.sigma, model.delta) else "fixed"
+        settings = choose_settings(walks, model.sigma, model.delta, protocol)
     metrics = measure(walks, settings, seed).to_json()
     by_step = metrics.pop("t1_by_step")
+    if walks.seen is not None:
+        # What choosing delta on the test images would have given: how far the chosen one is from the best.
+        metrics["h_peer"] = seen_unseen_curve(walks, settings.sigma).best()[1]
     row = {
         "method": name,
+        **_circumstances(shop, final),
         **metrics,
         **{f"t1_step{step}": value for step, value in enumerate(by_step, start=1)},
     }
     if "parts" in final.dataset.extras and final.network.steps:
         places = part_places(final.dataset, final.dataset.test_unseen, shop.config.data.centre)
-        found = hits(walks.unseen.cells.cpu(), places, final.network.grid).float().mean(dim=0)
+        found = hits(walks.unseen.cells.cpu(), places, final.network.grid).nanmean(dim=0)
         row |= {f"hit_step{step}": float(value) for step, value in enumerate(found, start=1)}
     console.print(f"  {name:20s} T1 {100 * metrics['t1']:.1f}  steps {metrics['mean_steps']:.2f}")
     return row
+
+
+def _circumstances(shop: Workshop, trained: Trained) -> dict[str, Any]:
+    """What one has to know to place a row beside another."""
+    config, device = shop.config, shop.accelerator.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    return {
+        "backbone": config.model.backbone.name,
+        "input": config.data.image_size,
+        "epochs": config.stage1.epochs,
+        "settings": config.fingerprint(),
+        "images_per_second": trained.images_per_second,
+        "device": name,
+    }
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:

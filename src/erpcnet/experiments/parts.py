@@ -1,16 +1,17 @@
-"""Do the chosen windows hold the parts that tell classes apart? For datasets that know where parts are."""
+"""Do the chosen windows hold the parts that matter? For datasets that know where parts are."""
 
 from __future__ import annotations
 
 import csv
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from erpcnet.data import ZeroShotDataset
-from erpcnet.data.images import load_image
 from erpcnet.data.views import centre_boxes
 from erpcnet.errors import InputError
 from erpcnet.model import Grid
@@ -31,25 +32,93 @@ def distinguishing_parts(dataset: ZeroShotDataset) -> dict[int, str]:
 
 
 def part_places(dataset: ZeroShotDataset, rows: np.ndarray, centre: float) -> Tensor:
-    """Where the distinguishing part of each image lies in the network's view: [N, 2] x, y as shares of the view."""
-    if "parts" not in dataset.extras:
-        raise InputError(f"{dataset.root} has no parts.csv, so nobody knows where the parts are.")
-    with dataset.extras["parts"].open(newline="", encoding="utf-8") as file:
-        places = {(row["image"], row["part"]): (float(row["x"]), float(row["y"])) for row in csv.DictReader(file)}
-    wanted = distinguishing_parts(dataset)
-    found = []
-    for row in rows:
-        path = dataset.image_paths[row]
-        width, height = load_image(dataset.root / path).size
-        left, upper, right, lower = centre_boxes(torch.tensor([[float(height), float(width)]]), centre)[0].tolist()
-        x, y = places[path, wanted[int(dataset.labels[row])]]
-        found.append(((x / width - left) / (right - left), (y / height - upper) / (lower - upper)))
-    return torch.tensor(found)
+    """Where parts lie in the network's view of each image: [N, parts, 2] x, y as shares of the view.
+
+    With a parts.csv it is the one part that tells an image's class from the nearest; with CUB's part_locs.txt
+    all that are visible, the others being NaN.
+    """
+    source: Path | None = dataset.extras.get("parts")
+    if source is None:
+        raise InputError(f"{dataset.root} says nowhere where parts are (parts.csv, or CUB's parts/part_locs.txt).")
+    shares = _birds(dataset, rows, source) if source.name == "part_locs.txt" else _creatures(dataset, rows, source)
+    return _in_view(shares, _shapes(dataset, rows), centre)
+
+
+def bird_boxes(dataset: ZeroShotDataset, rows: np.ndarray, centre: float) -> Tensor:
+    """CUB's box of each bird in the network's view, cut to it: [N, 4] x1, y1, x2, y2 as shares of the view."""
+    folder = dataset.extras["parts"].parent.parent
+    numbers, sizes = _numbers(dataset, rows, folder), _sizes(dataset, rows, folder)
+    boxes = {int(line[0]): [float(v) for v in line[1:]] for line in _lines(folder / "bounding_boxes.txt")}
+    left, upper, width, height = torch.tensor([boxes[number] for number in numbers], dtype=torch.float64).T
+    corners = torch.stack([left, upper, left + width, upper + height], dim=1).view(-1, 2, 2) / sizes[:, None]
+    return _in_view(corners, _shapes(dataset, rows), centre).clamp(0, 1).flatten(1)
 
 
 def hits(cells: Tensor, places: Tensor, grid: Grid) -> Tensor:
-    """Whether one of the first t windows of each image holds its place: cells [N, T], places [N, 2] to [N, T]."""
-    boxes = grid.boxes(1)[cells]
-    x, y = places[:, None, 0], places[:, None, 1]
+    """The share of an image's places that lie in one of its first t windows.
+
+    cells [N, T], places [N, parts, 2] to [N, T]; NaN where none of the image's parts is in view.
+    """
+    boxes = grid.boxes(1).to(places)[cells][:, :, None]
+    x, y = places[:, None, :, 0], places[:, None, :, 1]
     inside = (boxes[..., 0] <= x) & (x < boxes[..., 2]) & (boxes[..., 1] <= y) & (y < boxes[..., 3])
-    return inside.cumsum(dim=1) > 0
+    in_view = ((places >= 0) & (places < 1)).all(dim=2)  # false for NaN
+    return ((inside.cumsum(dim=1) > 0) & in_view[:, None]).sum(dim=2) / in_view.sum(dim=1, keepdim=True)
+
+
+def _creatures(dataset: ZeroShotDataset, rows: np.ndarray, source: Path) -> Tensor:
+    with source.open(newline="", encoding="utf-8") as file:
+        places = {(line["image"], line["part"]): (float(line["x"]), float(line["y"])) for line in csv.DictReader(file)}
+    wanted = distinguishing_parts(dataset)
+    pixels = [places[dataset.image_paths[row], wanted[int(dataset.labels[row])]] for row in rows]
+    return (torch.tensor(pixels, dtype=torch.float64) / _shapes(dataset, rows).flip(1))[:, None]
+
+
+def _birds(dataset: ZeroShotDataset, rows: np.ndarray, source: Path) -> Tensor:
+    folder = source.parent.parent
+    numbers, sizes = _numbers(dataset, rows, folder), _sizes(dataset, rows, folder)
+    lines = np.array(_lines(source), dtype=np.float64)
+    places = np.full((int(lines[:, 0].max()) + 1, int(lines[:, 1].max()), 2), np.nan)
+    seen = lines[lines[:, 4] > 0]
+    places[seen[:, 0].astype(int), seen[:, 1].astype(int) - 1] = seen[:, 2:4]
+    return torch.from_numpy(places[numbers]) / sizes[:, None]
+
+
+def _numbers(dataset: ZeroShotDataset, rows: np.ndarray, folder: Path) -> list[int]:
+    """CUB's own number of each image; endings may differ, since people convert images."""
+    known = {Path(name).with_suffix("").as_posix(): int(number) for number, name in _lines(folder / "images.txt")}
+    paths = [Path(dataset.image_paths[row]) for row in rows]
+    return [known[f"{path.parent.name}/{path.stem}"] for path in paths]
+
+
+def _sizes(dataset: ZeroShotDataset, rows: np.ndarray, folder: Path) -> Tensor:
+    """Width and height [N, 2] of the images that CUB's coordinates refer to.
+
+    `image_sizes.txt` (number, width, height) says them where somebody made the images smaller.
+    """
+    path = folder / "image_sizes.txt"
+    if not path.is_file():
+        return _shapes(dataset, rows).flip(1)
+    known = {int(number): (float(width), float(height)) for number, width, height in _lines(path)}
+    return torch.tensor([known[number] for number in _numbers(dataset, rows, folder)], dtype=torch.float64)
+
+
+def _shapes(dataset: ZeroShotDataset, rows: np.ndarray) -> Tensor:
+    """Height and width of the image files, [N, 2]."""
+    shapes = []
+    for row in rows:
+        with Image.open(dataset.root / dataset.image_paths[row]) as file:
+            shapes.append((file.height, file.width))
+    return torch.tensor(shapes, dtype=torch.float64)
+
+
+def _in_view(shares: Tensor, shapes: Tensor, centre: float) -> Tensor:
+    """Shares of the image [N, K, 2] to shares of its centre view."""
+    views = centre_boxes(shapes, centre)[:, None]
+    return (shares - views[..., :2]) / (views[..., 2:] - views[..., :2])
+
+
+def _lines(path: Path) -> list[list[str]]:
+    if not path.is_file():
+        raise InputError(f"{path} is not there; CUB's own metadata has it.")
+    return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]

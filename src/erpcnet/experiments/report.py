@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 Rows = list[dict[str, str]]
+GZSL = ("u", "s", "h", "h_peer", "ausuc")
 
 
 def read_rows(path: Path) -> Rows:
@@ -36,18 +37,24 @@ def ablation_tables(rows: Rows) -> str:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     own = {method: [row for row in rows if row["method"] == method] for method in methods}
     figures = markdown_table(
-        ("method", "T1", "T1 per image", "U", "S", "H", "AUSUC", "mean steps"),
+        ("method", "T1", "T1 per image", "U", "S", "H", "H, best delta", "AUSUC", "mean steps"),
         [
             (
                 method,
                 *(spread(own[method], column) for column in ("t1", "t1_per_image")),
-                *(spread(own[method], column) if method != "oracle" else "" for column in ("u", "s", "h", "ausuc")),
+                *(spread(own[method], column) if method != "oracle" else "" for column in GZSL),
                 spread(own[method], "mean_steps", scale=1, digits=2),
             )
             for method in methods
         ],
     )
-    return "\n\n".join([figures, _by_step(own, "t1", "T1 after step"), _by_step(own, "hit", "part seen after step")])
+    parts = [
+        figures,
+        _by_step(own, "t1", "T1 after step"),
+        _oracle_share(own),
+        _by_step(own, "hit", "parts seen after step"),
+    ]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _by_step(own: dict[str, Rows], kind: str, title: str) -> str:
@@ -58,6 +65,36 @@ def _by_step(own: dict[str, Rows], kind: str, title: str) -> str:
         (title, *(name.removeprefix(f"{kind}_step") for name in columns)),
         [(m, *(spread(rows, name) for name in columns)) for m, rows in own.items() if rows[0].get(columns[0])],
     )
+
+
+def _oracle_share(own: dict[str, Rows]) -> str:
+    """Of what the oracle gains over PCNet's random order at each step, the part that each other order gets."""
+    if not {"PCNet", "oracle"} <= own.keys():
+        return ""
+    columns = sorted(name for name in own["oracle"][0] if name.startswith("t1_step"))
+
+    def average(method: str, column: str) -> float:
+        return mean(float(row[column]) for row in own[method])
+
+    rows = [
+        (
+            method,
+            *(
+                f"{(average(method, c) - average('PCNet', c)) / (average('oracle', c) - average('PCNet', c)):.0%}"
+                for c in columns
+            ),
+        )
+        for method, found in own.items()
+        if method not in ("PCNet", "oracle") and found[0].get(columns[0])
+    ]
+    return markdown_table(("of the oracle's gain, at step", *(c.removeprefix("t1_step") for c in columns)), rows)
+
+
+def published_table(rows: Rows) -> str:
+    """What others report, with what one has to know to compare."""
+    names = {"method": "method", "backbone": "backbone", "input": "input", "selection": "selected on"}
+    names |= {column: column.upper() for column in ("t1", "u", "s", "h")}
+    return markdown_table(list(names.values()), [[row[name] for name in names] for row in rows])
 
 
 def fill(page: Path, marker: str, text: str) -> None:
@@ -73,6 +110,10 @@ def main() -> None:
     """Fill the pages below docs/ from the CSV files beside them."""
     results = Path("docs/results")
     fill(results / "creatures.md", "ablation", ablation_tables(read_rows(results / "creatures.csv")))
+    page = results.parent / "results.md"
+    for path in sorted(results.glob("cub-*.csv")):
+        fill(page, path.stem, ablation_tables(read_rows(path)))
+    fill(page, "published", published_table(read_rows(results / "published.csv")))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,55 @@
+"""The committed figures, and the pages made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from erpcnet.evaluation.metrics import harmonic_mean
+from erpcnet.experiments.report import ablation_tables, fill, read_rows, spread
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name != "published.csv"]
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_h_is_the_harmonic_mean_of_u_and_s(path: Path) -> None:
+    rows = [row for row in read_rows(path) if row["method"] != "oracle"]
+    for row in rows:
+        assert float(row["h"]) == pytest.approx(harmonic_mean(float(row["u"]), float(row["s"])), abs=1e-5)
+
+
+def test_published_h_is_the_harmonic_mean_of_u_and_s() -> None:
+    rows = [row for row in read_rows(RESULTS / "published.csv") if row["h"]]
+    assert len(rows) >= 4
+    for row in rows:
+        assert float(row["h"]) == pytest.approx(harmonic_mean(float(row["u"]), float(row["s"])), abs=0.11)
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_pages_hold_the_tables_of_their_rows(path: Path) -> None:
+    page = RESULTS.parent / "results.md" if path.stem.startswith("cub") else path.with_suffix(".md")
+    assert ablation_tables(read_rows(path)) in page.read_text(encoding="utf-8")
+
+
+def test_spread_is_mean_and_sample_deviation() -> None:
+    rows = [{"t1": "0.5"}, {"t1": "0.7"}, {"t1": ""}]
+    assert spread(rows, "t1") == "60.0 ± 14.1"
+    assert spread(rows[:1], "t1") == "50.0"
+    assert spread(rows[2:], "t1") == ""
+
+
+def test_the_oracles_gain_is_shared_out() -> None:
+    found = {"GlobalNet": "", "PCNet": "0.5", "ERPCNet": "0.6", "oracle": "0.9"}
+    rows = [{"method": name, "t1": "0.5", "t1_step1": value} for name, value in found.items()]
+    assert "| ERPCNet | 25% |" in ablation_tables(rows)
+
+
+def test_a_page_without_the_place_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- here -->\nold\n<!-- /here -->\nafter\n")
+    fill(page, "here", "new")
+    assert page.read_text() == "before\n<!-- here -->\nnew\n<!-- /here -->\nafter\n"
+    with pytest.raises(ValueError, match="no place for there"):
+        fill(page, "there", "new")
