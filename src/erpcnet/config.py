@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from erpcnet.data.settings import DataSettings
 from erpcnet.errors import InputError
 from erpcnet.evaluation.settings import EvaluationSettings
+from erpcnet.model.network import WITH_POLICY
 from erpcnet.model.settings import ModelSettings, Variant
 from erpcnet.training.settings import Stage1Settings, Stage2Settings
 
@@ -26,7 +27,8 @@ class Config:
     """Everything that decides a run, but the data."""
 
     variant: Variant = "erpcnet"
-    """erpcnet, rpcnet (no entropy), pcnet (random localities) or globalnet (no localities)."""
+    """erpcnet, rpcnet (no entropy), pcnet (random localities), globalnet (no localities), or hardnet: patches of the
+    image through a second backbone, chosen by a policy, which the paper compares with."""
     seed: int = 0
     """The same seed gives the same weights on the same machine."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -38,7 +40,7 @@ class Config:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
     def __post_init__(self) -> None:
-        if self.variant in ("rpcnet", "erpcnet") and self.stage2.ending != "never" and self.model.sigma is None:
+        if self.variant in WITH_POLICY and self.stage2.ending != "never" and self.model.sigma is None:
             raise InputError(f"stage2.ending '{self.stage2.ending}' ends episodes at sigma; set --model.sigma too.")
 
     def fingerprint(self) -> str:

@@ -19,11 +19,12 @@ from erpcnet.evaluation.protocol import (
     choose_settings,
     measure,
     usual_order,
+    walk_images,
     walk_tables,
 )
 from erpcnet.model import ERPCNet
 from erpcnet.progress import console
-from erpcnet.training import Log, policy_table, train_stage1, train_stage2
+from erpcnet.training import Log, open_source, train_stage1, train_stage2
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ def train_localities(shop: Workshop, dataset: ZeroShotDataset, log: Log) -> ERPC
 def train_policy(shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset, log: Log) -> None:
     """Stage II, in place."""
     config = shop.config
-    table = policy_table(network, dataset, shop.feed, config.stage2, config.seed)
-    train_stage2(network, dataset, table, config.stage2, accelerator=shop.accelerator, seed=config.seed, log=log)
+    source = open_source(network, dataset, shop.feed, config.stage2, config.seed)
+    train_stage2(network, dataset, source, config.stage2, accelerator=shop.accelerator, seed=config.seed, log=log)
 
 
 def select_settings(shop: Workshop, log: Log) -> Settings | None:
@@ -113,7 +114,10 @@ def select_settings(shop: Workshop, log: Log) -> Settings | None:
 
 def walk_test(shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset) -> EvaluationWalks:
     """T steps over the dataset's test images, in the variant's own order."""
-    tables = build_test_tables(network, dataset, shop.feed, shop.config.evaluation.batch_size)
+    size = shop.config.evaluation.batch_size
+    if not network.tabulable:
+        return walk_images(network, dataset, shop.feed, size, usual_order(network, shop.config.seed))
+    tables = build_test_tables(network, dataset, shop.feed, size)
     return walk_tables(network, dataset, tables, usual_order(network, shop.config.seed))
 
 

@@ -26,7 +26,7 @@ from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.data.images import load_image
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import Metrics, Settings
-from erpcnet.inference import ClassTable, Recogniser
+from erpcnet.inference import ClassTable, Execution, Recogniser
 from erpcnet.model import ERPCNet
 from erpcnet.pipeline import evaluate, open_workshop, select_settings, set_precision, train_network
 from erpcnet.progress import console
@@ -117,15 +117,15 @@ def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: C
     partial.replace(path)
 
 
-def load(run: str | Path, device: str | torch.device | None = None) -> Recogniser:
+def load(run: str | Path, device: str | torch.device | None = None, execution: Execution = "auto") -> Recogniser:
     """The trained network of a run, ready to predict, on the GPU if there is one and nothing else is asked.
 
-    `run` is its folder, or a model.safetensors.
+    `run` is its folder, or a model.safetensors; `execution` says how it walks (see `erpcnet.inference.Engine`).
     """
     path = Path(run)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     config, network, settings, classes = _read_model(path if path.is_file() else path / "model.safetensors")
-    return Recogniser(network.to(device), classes, config.data, settings.sigma, settings.delta, config.seed)
+    return Recogniser(network.to(device), classes, config.data, settings.sigma, settings.delta, config.seed, execution)
 
 
 def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:

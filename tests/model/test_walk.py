@@ -44,7 +44,7 @@ def images() -> torch.Tensor:
 
 def _orders(network: ERPCNet) -> list[Order]:
     assert network.policy is not None
-    drawn = PolicyOrder(network.policy, torch.Generator().manual_seed(0))
+    drawn = PolicyOrder(network.policy, torch.rand(6, 12, 16, generator=torch.Generator().manual_seed(0)))
     fixed = FixedOrder(network.grid.centre_first())
     return [RandomOrder(0), fixed, EntropyOrder(), PolicyOrder(network.policy), drawn]
 

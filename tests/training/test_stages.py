@@ -11,8 +11,8 @@ from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
-from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy
-from erpcnet.training import LocalityTable, Log, Stage2Settings, train_stage2
+from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy, walk_test
+from erpcnet.training import LocalityTable, Log, Stage2Settings, TableSource, train_stage2
 from erpcnet.training.settings import Stage1Settings
 from erpcnet.training.stage1 import _optimizer, random_cells
 
@@ -98,7 +98,9 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
         network.joint.of_local.weight[:, :attributes] = torch.eye(attributes)
     table = _planted(network, dataset)
     settings = Stage2Settings(epochs=60, batch_size=18, views=1, temperature=1.0, lr=3e-3)
-    train_stage2(network, dataset, table, settings, accelerator=Accelerator(cpu=True), seed=0, log=Log())
+    train_stage2(
+        network, dataset, TableSource(table, dataset), settings, accelerator=Accelerator(cpu=True), seed=0, log=Log()
+    )
     everything = table.take(torch.arange(len(table)))
     with torch.inference_mode():
         assert network.policy is not None
@@ -107,6 +109,34 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
     telling = table.descriptors[..., 0].argmax(dim=1)
     assert (learned == telling).float().mean() > 0.8
     assert (chance == telling).float().mean() < 0.3
+
+
+def test_tables_and_the_direct_way_give_the_same_policy(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    def trained(localities: str) -> dict[str, torch.Tensor]:
+        stage2 = replace(tiny_config.stage2, views=1, localities=localities, play_size=7)
+        shop = open_workshop(replace(tiny_config, stage2=stage2), dataset)
+        network = create_network(shop.config, len(dataset.attribute_names)).eval()
+        train_policy(shop, network, dataset, Log())
+        assert network.policy is not None
+        return network.policy.state_dict()
+
+    table, direct = trained("table"), trained("direct")
+    start = create_network(tiny_config, len(dataset.attribute_names)).policy
+    assert start is not None
+    moved = sum(float((table[name] - value).abs().sum()) for name, value in start.state_dict().items())
+    apart = sum(float((table[name] - direct[name]).abs().sum()) for name in table)
+    assert apart < 1e-3 * moved  # sums in another order, nothing else
+
+
+def test_hardnet_trains_both_stages_and_walks(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    config = replace(tiny_config, variant="hardnet")
+    shop = open_workshop(config, dataset)
+    network = train_network(shop, dataset, Log())
+    walks = walk_test(shop, network, dataset)
+    assert walks.seen is not None
+    assert len(walks.seen.cells) == len(dataset.test_seen)
+    assert len(walks.unseen.cells) == len(dataset.test_unseen)
+    assert all(len(set(row.tolist())) == network.steps for row in walks.unseen.cells)
 
 
 def test_an_ending_at_sigma_needs_sigma_before_anything_is_trained() -> None:

@@ -71,6 +71,14 @@ class ImageFeed:
             pixels = self._pixels(batch).to(self.device, non_blocking=True)
             yield Batch(take_views(pixels, boxes, self.image_size), batch)
 
+    def views(self, rows: Tensor, augment: Tensor, generator: torch.Generator) -> Batch:
+        """One batch of the rows [N], as random views where `augment` [N] says so and as centre views elsewhere."""
+        shapes, augment = self._shapes[rows.to(self.device)], augment.to(self.device)
+        drawn = random_boxes(shapes, generator, self.crop_scale)
+        boxes = torch.where(augment[:, None], drawn, centre_boxes(shapes, self.centre))
+        flip = (torch.rand(len(rows), generator=generator) < self.flip).to(self.device) & augment
+        return Batch(take_views(self._pixels(rows).to(self.device), boxes, self.image_size, flip), rows)
+
     def augmented(self, rows: IntArray, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
         """The rows in their order, as random views; the last batch may be smaller."""
         yield from self._ahead(torch.from_numpy(rows).split(batch_size), generator)

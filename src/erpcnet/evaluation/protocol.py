@@ -15,7 +15,8 @@ from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_im
 from erpcnet.evaluation.stacking import Curve, StackedScores, curve, stack
 from erpcnet.model import ERPCNet
 from erpcnet.model.reward import rewards, steps_taken
-from erpcnet.model.walk import Order, PolicyOrder, RandomOrder, Walk, walk
+from erpcnet.model.walk import DirectLocalities, Order, PolicyOrder, RandomOrder, Walk, walk
+from erpcnet.progress import track
 from erpcnet.training.tables import LocalityTable, build_table
 
 Protocol = Literal["validation", "fixed", "peer"]
@@ -128,6 +129,24 @@ def walk_tables(
         for name, table in tables.items()
     }
     return EvaluationWalks(network, dataset, seen=walks.get("seen"), unseen=walks["unseen"])
+
+
+@torch.inference_mode()
+def walk_images(
+    network: ERPCNet, dataset: ZeroShotDataset, feed: ImageFeed, batch_size: int, order: Order
+) -> EvaluationWalks:
+    """The same for networks whose images have too many localities for a table: each look is computed."""
+    network.eval()
+
+    def over(rows: IntArray, name: str) -> Walk | None:
+        total = -(-len(rows) // batch_size)
+        batches = track(feed.plain(rows, batch_size), total=total, what=f"Test images, {name}")
+        found = [walk(network, DirectLocalities(network, batch.images), order) for batch in batches]
+        return Walk.join(found) if found else None
+
+    unseen = over(dataset.test_unseen, "unseen")
+    assert unseen is not None
+    return EvaluationWalks(network, dataset, seen=over(dataset.test_seen, "seen"), unseen=unseen)
 
 
 def choose_sigma(walks: EvaluationWalks, disagreement: float = 0.0) -> float:

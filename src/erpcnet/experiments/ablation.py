@@ -35,7 +35,7 @@ from erpcnet.model import ERPCNet, Variant
 from erpcnet.model.walk import EntropyOrder, FixedOrder, Order, RandomOrder
 from erpcnet.pipeline import Workshop, open_workshop, set_precision, train_localities
 from erpcnet.progress import console
-from erpcnet.training import LocalityTable, Log, policy_table, train_stage2
+from erpcnet.training import LocalityTable, Log, TableSource, policy_table, train_stage2
 
 METHODS = (
     "GlobalNet",
@@ -156,7 +156,7 @@ def _with_policy(shop: Workshop, trained: Trained) -> Trained:
     train_stage2(
         network,
         trained.dataset,
-        trained.training,
+        TableSource(trained.training, trained.dataset),
         config.stage2,
         accelerator=shop.accelerator,
         seed=config.seed,

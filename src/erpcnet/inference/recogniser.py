@@ -18,8 +18,9 @@ from erpcnet.data.views import centre_boxes, take_views
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import usual_order
 from erpcnet.evaluation.stacking import stack
+from erpcnet.inference.engine import Engine, Execution
 from erpcnet.model import ERPCNet
-from erpcnet.model.walk import DirectLocalities, StopRule, Walk, walk
+from erpcnet.model.walk import StopRule, Walk
 
 Picture = str | Path | Image.Image
 Candidates = Literal["unseen", "all"] | Sequence[str]
@@ -96,8 +97,10 @@ class Recogniser:
         sigma: float,
         delta: float,
         seed: int = 0,
+        execution: Execution = "auto",
     ) -> None:
         self.network, self.classes, self.data = network.eval(), classes, data
+        self.engine = Engine(self.network, execution)
         self.sigma, self.delta, self.seed = sigma, delta, seed
 
     def add_classes(self, attributes: Mapping[str, Sequence[float] | Mapping[str, float]]) -> None:
@@ -137,8 +140,7 @@ class Recogniser:
         views, boxes = self._views(pictures)
         phi = table.phi().to(device)
         stop = StopRule(self.sigma, phi) if self.network.policy is not None else None
-        localities = DirectLocalities(self.network, views.to(device))
-        seen = walk(self.network, localities, usual_order(self.network, self.seed), stop=stop)
+        seen = self.engine.walk(views.to(device), lambda: usual_order(self.network, self.seed), stop)
         answers, confidence = self._answers(seen, phi, torch.from_numpy(table.seen).to(device))
         windows = self.network.grid.boxes(self.data.image_size) / self.data.image_size
         return [

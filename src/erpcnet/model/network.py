@@ -14,11 +14,16 @@ from erpcnet.model.grid import Grid, entropy_ratios
 from erpcnet.model.heads import Compatibility, Predictor, create_joint
 from erpcnet.model.partial import PartialConvolution
 from erpcnet.model.policy import ActorCritic
-from erpcnet.model.settings import LocalSettings, ModelSettings, Variant
+from erpcnet.model.settings import LocalSettings, ModelSettings, PatchSettings, Variant
+
+WITH_POLICY: tuple[Variant, ...] = ("rpcnet", "erpcnet", "hardnet")
 
 
 class Glance(NamedTuple):
-    """What the global subnet sees: `feature_map` e^{n-1} [N, C', H', W'], `embedding` e_g [N, D], `attributes` a_g."""
+    """What the global subnet sees: `embedding` e_g [N, D], `attributes` a_g, and what localities are cut from.
+
+    The latter, `feature_map`, is e^{n-1} [N, C', H', W'], or for HardNet the images themselves.
+    """
 
     feature_map: Tensor
     embedding: Tensor
@@ -66,6 +71,20 @@ class LocalSubnet(nn.Module):
         return self.extractor(self.partial(flat)).mean(dim=(2, 3)).unflatten(0, crops.shape[:2])
 
 
+class PatchSubnet(nn.Module):
+    """HardNet's local subnet: a second backbone, on patches of the image."""
+
+    def __init__(self, extractor: nn.Module, channels: int, attributes: int, dropout: float) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.predictor = Predictor(channels, attributes, dropout)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Patches [N, T, 3, k, k] to localities e_l [N, T, D]."""
+        flat = patches.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        return self.extractor(flat).mean(dim=(2, 3)).unflatten(0, patches.shape[:2])
+
+
 class ERPCNet(nn.Module):
     """The network for images of one size and any table of class attributes.
 
@@ -81,7 +100,11 @@ class ERPCNet(nn.Module):
         self.precision: torch.dtype | None = None
         self.backbone = create_backbone(settings.backbone.name, settings.backbone.weights)
         channels, map_channels = self.backbone.channels, self.backbone.map_channels
-        self.grid = make_grid(self.backbone.trunk, image_size, settings.local)
+        if variant == "hardnet":
+            map_channels = 3
+            self.grid = patch_grid(image_size, settings.patch)
+        else:
+            self.grid = make_grid(self.backbone.trunk, image_size, settings.local)
         if settings.steps > self.grid.cells:
             raise InputError(
                 f"model.steps (T) is {settings.steps}, but the grid has only {self.grid.cells} cells "
@@ -89,10 +112,9 @@ class ERPCNet(nn.Module):
             )
         self.global_predictor = Predictor(channels, attributes, settings.dropout)
         self.global_fit = self._compatibility()
-        self.local: LocalSubnet | None = None
+        self.local: LocalSubnet | PatchSubnet | None = None
         if variant != "globalnet":
-            extractor = copy_of_last(self.backbone)
-            self.local = LocalSubnet(extractor, map_channels, channels, attributes, self.grid.window, settings)
+            self.local = self._local_subnet(attributes)
             joint = settings.joint
             self.joint = create_joint(
                 joint.kind,
@@ -106,8 +128,21 @@ class ERPCNet(nn.Module):
             )
             self.local_fit, self.joint_fit, self.highlight_fit = (self._compatibility() for _ in range(3))
         self.policy: ActorCritic | None = None
-        if variant in ("rpcnet", "erpcnet"):
+        if variant in WITH_POLICY:
             self.policy = ActorCritic(channels, map_channels + 1, self.grid.cells, settings.policy)
+
+    def _local_subnet(self, attributes: int) -> LocalSubnet | PatchSubnet:
+        settings, backbone = self.settings, self.backbone
+        if self.variant == "hardnet":
+            second = create_backbone(settings.backbone.name, settings.backbone.weights)
+            return PatchSubnet(second, backbone.channels, attributes, settings.dropout)
+        extractor = copy_of_last(backbone)
+        return LocalSubnet(extractor, backbone.map_channels, backbone.channels, attributes, self.grid.window, settings)
+
+    @property
+    def tabulable(self) -> bool:
+        """Whether an image has so few localities that all of them can be computed: one per cell of the grid."""
+        return self.variant != "hardnet"
 
     @property
     def steps(self) -> int:
@@ -125,7 +160,8 @@ class ERPCNet(nn.Module):
             feature_map = self.backbone.trunk(images)
             embedding = self.backbone.last(feature_map).mean(dim=(2, 3))
         embedding = embedding.float()
-        return Glance(feature_map, embedding, self.global_predictor(embedding))
+        cut_from = images if self.variant == "hardnet" else feature_map
+        return Glance(cut_from, embedding, self.global_predictor(embedding))
 
     def look(self, feature_map: Tensor, cells: Tensor) -> Tensor:
         """Localities e_l [N, T, D] of the cells [N, T] of e^{n-1}."""
@@ -135,8 +171,11 @@ class ERPCNet(nn.Module):
         return localities.float()
 
     def describe(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
-        """Every cell's descriptor [N, cells, C' + 1] and beta [N, cells]; neither needs C_l."""
-        beta = entropy_ratios(feature_map, self.grid)
+        """Every cell's descriptor [N, cells, C' + 1] and beta [N, cells]; neither needs C_l. HardNet's beta is 1."""
+        if self.variant == "hardnet":
+            beta = torch.ones(len(feature_map), self.grid.cells, device=feature_map.device)
+        else:
+            beta = entropy_ratios(feature_map, self.grid)
         means = self.grid.means(feature_map).float()
         return torch.cat([means, beta[..., None]], dim=2), beta
 
@@ -174,6 +213,12 @@ class ERPCNet(nn.Module):
 
     def _compatibility(self) -> Compatibility:
         return Compatibility(self._attributes, self.settings.compatibility, self.settings.scale)
+
+
+def patch_grid(image_size: int, settings: PatchSettings) -> Grid:
+    """HardNet's places for patches of an image."""
+    scale = image_size / 224
+    return Grid(image_size, image_size, round(settings.size * scale), max(1, round(settings.stride * scale)))
 
 
 def make_grid(trunk: nn.Module, image_size: int, settings: LocalSettings) -> Grid:

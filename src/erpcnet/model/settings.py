@@ -9,7 +9,7 @@ from erpcnet.errors import InputError
 from erpcnet.model.heads import CompatibilityKind, JointKind
 from erpcnet.model.partial import KernelKind, KernelMode
 
-Variant = Literal["erpcnet", "rpcnet", "pcnet", "globalnet"]
+Variant = Literal["erpcnet", "rpcnet", "pcnet", "globalnet", "hardnet"]
 
 
 @dataclass
@@ -54,6 +54,20 @@ class LocalSettings:
 
 
 @dataclass
+class PatchSettings:
+    """HardNet's patches of the image itself."""
+
+    size: int = 80
+    """Side of a patch of an image of 224; others in proportion. The paper's, in proportion to its windows."""
+    stride: int = 8
+    """Pixels from one place for a patch to the next, of an image of 224."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= 224 or self.stride < 1:
+            raise InputError("model.patch.size must be from 1 to 224, and model.patch.stride at least 1.")
+
+
+@dataclass
 class JointSettings:
     """f_cj."""
 
@@ -89,6 +103,7 @@ class ModelSettings:
 
     backbone: BackboneSettings = field(default_factory=BackboneSettings)
     local: LocalSettings = field(default_factory=LocalSettings)
+    patch: PatchSettings = field(default_factory=PatchSettings)
     joint: JointSettings = field(default_factory=JointSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
     steps: int = 6

@@ -3,15 +3,18 @@
 from erpcnet.training.log import Log
 from erpcnet.training.settings import Stage1Settings, Stage2Settings
 from erpcnet.training.stage1 import train_stage1
-from erpcnet.training.stage2 import policy_table, train_stage2
+from erpcnet.training.stage2 import DirectSource, TableSource, open_source, policy_table, train_stage2
 from erpcnet.training.tables import LocalityTable, build_table
 
 __all__ = [
+    "DirectSource",
     "LocalityTable",
     "Log",
     "Stage1Settings",
     "Stage2Settings",
+    "TableSource",
     "build_table",
+    "open_source",
     "policy_table",
     "train_stage1",
     "train_stage2",

@@ -90,9 +90,13 @@ class Stage2Settings:
     """Advantages standardised over the episodes at each step, over all of them, or not at all (paper)."""
     views: int = 2
     """Views of each training image that the policy learns on: one plain, the others augmented."""
+    localities: Literal["table", "direct"] = "table"
+    """`table` computes every locality of every view once; `direct` at each look, as HardNet has to."""
+    play_size: int = 256
+    """Images that are walked over at once where localities are computed directly."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "updates", "batch_size", "views"):
+        for name in ("epochs", "updates", "batch_size", "views", "play_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"stage2.{name} is {getattr(self, name)}; it must be at least 1.")
         if self.temperature <= 0:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -11,8 +13,9 @@ from torch import Tensor
 from erpcnet.data import Batch, ImageFeed, ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet
+from erpcnet.model.policy import ActorCritic
 from erpcnet.model.reward import rewards
-from erpcnet.model.walk import Localities, PolicyOrder, walk
+from erpcnet.model.walk import DirectLocalities, Localities, PolicyOrder, walk
 from erpcnet.progress import bar
 from erpcnet.training.log import Log
 from erpcnet.training.ppo import (
@@ -27,6 +30,58 @@ from erpcnet.training.ppo import (
 from erpcnet.training.settings import Stage2Settings
 from erpcnet.training.stage1 import seen_targets
 from erpcnet.training.tables import LocalityTable, build_table
+
+
+class Source(Protocol):
+    """Where episodes are played: `images` images, each in `views` views, the first of them plain."""
+
+    images: int
+    views: int
+    labels: Tensor
+    at_once: int
+    """How many images to walk over together."""
+
+    def take(self, images: Tensor, view: Tensor) -> Localities:
+        """Some images [N], each in one of its views [N], to walk over."""
+
+
+class TableSource:
+    """All localities of all views, computed once: walks are look-ups."""
+
+    def __init__(self, table: LocalityTable, dataset: ZeroShotDataset) -> None:
+        self._table = table
+        self.images = self.at_once = len(dataset.train)
+        self.views = len(table) // self.images
+        self.labels = seen_targets(dataset, table.rows.device)[1][table.rows[: self.images]]
+
+    def take(self, images: Tensor, view: Tensor) -> Localities:
+        return self._table.take((view * self.images + images).to(self._table.rows.device))
+
+
+class DirectSource:
+    """Localities computed at each look, by the frozen network; every augmented view is a new one."""
+
+    def __init__(
+        self, network: ERPCNet, dataset: ZeroShotDataset, feed: ImageFeed, settings: Stage2Settings, seed: int
+    ) -> None:
+        self._network, self._feed = network.eval(), feed
+        self._rows = torch.from_numpy(dataset.train)
+        self._generator = torch.Generator().manual_seed(seed + 1)
+        self.images, self.views, self.at_once = len(dataset.train), settings.views, settings.play_size
+        self.labels = seen_targets(dataset, feed.device)[1][self._rows.to(feed.device)]
+
+    def take(self, images: Tensor, view: Tensor) -> Localities:
+        batch = self._feed.views(self._rows[images], view > 0, self._generator)
+        return DirectLocalities(self._network, batch.images)
+
+
+def open_source(
+    network: ERPCNet, dataset: ZeroShotDataset, feed: ImageFeed, settings: Stage2Settings, seed: int
+) -> Source:
+    """A table where an image has few localities, unless the settings ask for the direct way."""
+    if settings.localities == "direct" or not network.tabulable:
+        return DirectSource(network, dataset, feed, settings, seed)
+    return TableSource(policy_table(network, dataset, feed, settings, seed), dataset)
 
 
 def policy_table(
@@ -48,33 +103,48 @@ def policy_table(
 def train_stage2(
     network: ERPCNet,
     dataset: ZeroShotDataset,
-    table: LocalityTable,
+    source: Source,
     settings: Stage2Settings,
     *,
     accelerator: Accelerator,
     seed: int,
     log: Log,
 ) -> None:
-    """Train pi and V in place, playing from the table."""
+    """Train pi and V in place, playing from the source."""
     if network.policy is None:
         raise InputError(f"the variant '{network.variant}' has no policy to train.")
     generator = torch.Generator().manual_seed(seed + 2)
     policy = network.policy.train()
     optimizer = torch.optim.Adam(policy.parameters(), lr=settings.lr)
-    phi, places = seen_targets(dataset, accelerator.device)
-    labels = places[table.rows]
-    images = len(dataset.train)
+    phi, _ = seen_targets(dataset, accelerator.device)
     with bar("Stage II", settings.epochs) as advance:
         for epoch in range(settings.epochs):
             # Each epoch walks once over every image, in one of its views.
-            view = torch.randint(settings.views, (images,), generator=generator)
-            order = torch.randperm(images, generator=generator)
-            chosen = (view * images + torch.arange(images))[order].to(labels.device)
-            episodes, watch = play(network, table.take(chosen), labels[chosen], phi, settings, generator)
+            view = torch.randint(source.views, (source.images,), generator=generator)
+            order = torch.randperm(source.images, generator=generator)
+            noise = torch.rand(network.steps, source.images, network.grid.cells, generator=generator)
+            played = []
+            for places in torch.arange(source.images).split(source.at_once):
+                own = order[places]
+                labels = source.labels[own.to(source.labels.device)]
+                played.append(play(network, source.take(own, view[own]), labels, phi, settings, noise[:, places]))
+            episodes, watch = judge(policy, played, settings)
             watch |= _update(network, optimizer, episodes, settings, generator, accelerator)
             log.scalars("stage2", watch, epoch + 1)
             advance(note=f"return {watch['mean_return']:.3f}")
     policy.eval()
+
+
+@dataclass(frozen=True)
+class Played:
+    """What walks went through and earned: see `Episodes`; reward [N, T]."""
+
+    states: Tensor
+    descriptors: Tensor
+    visited: Tensor
+    cells: Tensor
+    reward: Tensor
+    alive: Tensor
 
 
 @torch.no_grad()
@@ -84,12 +154,12 @@ def play(
     labels: Tensor,
     phi: Tensor,
     settings: Stage2Settings,
-    generator: torch.Generator,
-) -> tuple[Episodes, dict[str, float]]:
-    """Walk once over a batch of images, drawing from pi; returns the episodes and what they earned."""
+    noise: Tensor,
+) -> Played:
+    """Walk once over a batch of images, drawing from pi with noise [T, N, cells]."""
     policy = network.policy
     assert policy is not None
-    seen = walk(network, localities, PolicyOrder(policy, generator), keep=True)
+    seen = walk(network, localities, PolicyOrder(policy, noise), keep=True)
     assert seen.localities is not None
     joint, whole = network.joint_fit(seen.joint, phi), network.global_fit(seen.whole, phi)
     beta = seen.beta if network.uses_entropy else 1.0
@@ -97,20 +167,28 @@ def play(
     # The end of an episode is a question of confidence, which is not tempered.
     certainty = rewards(joint, whole, labels, beta)
     alive = alive_steps(certainty, settings.ending, network.settings.sigma)
-    returns = discounted_returns(reward, alive, settings.gamma, settings.ending == "absorbing")
     states = torch.cat([localities.embedding[:, None], seen.localities[:, :-1]], dim=1).float()
     visited = visited_before(seen.cells, network.grid.cells)
-    outlook = policy(states, localities.descriptors, policy.empty_memory(len(states), states.device))
-    chances = policy.log_probabilities(outlook.scores, visited).gather(2, seen.cells[..., None]).squeeze(-1)
+    return Played(states, localities.descriptors, visited, seen.cells, reward, alive)
+
+
+@torch.no_grad()
+def judge(policy: ActorCritic, played: Sequence[Played], settings: Stage2Settings) -> tuple[Episodes, dict[str, float]]:
+    """Returns and advantages of everything played, and what one watches."""
+    states, descriptors, visited, cells, reward, alive = (
+        torch.cat([getattr(own, name) for own in played]) for name in Played.__dataclass_fields__
+    )
+    returns = discounted_returns(reward, alive, settings.gamma, settings.ending == "absorbing")
+    outlook = policy(states, descriptors, policy.empty_memory(len(states), states.device))
+    chances = policy.log_probabilities(outlook.scores, visited).gather(2, cells[..., None]).squeeze(-1)
     advantages = standardise(returns - outlook.values, alive, settings.advantages)
-    episodes = Episodes(states, localities.descriptors, visited, seen.cells, chances, returns, advantages, alive)
     watch = {
         "mean_return": float(returns[:, 0].mean()),
         "mean_reward": float(reward[alive].mean()),
         "mean_steps": float(alive.sum(dim=1).float().mean()),
         "explained_variance": explained_variance(outlook.values, returns, alive),
     }
-    return episodes, watch
+    return Episodes(states, descriptors, visited, cells, chances, returns, advantages, alive), watch
 
 
 def _update(
