@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/quickstart
 
-.PHONY: help setup quickstart test lint format types unit clean
+.PHONY: help setup quickstart bench test lint format types unit clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
@@ -22,6 +22,9 @@ setup: $(VENV)/.installed ## create .venv and install the package
 quickstart: setup ## draw the embedded dataset, train ERPCNet on it and evaluate it
 	$(BIN)/erpcnet data make creatures data/creatures
 	$(BIN)/erpcnet train --config creatures --data data/creatures --out $(RUN)
+
+bench: setup ## time it, as ratios
+	$(BIN)/erpcnet bench
 
 test: lint types unit ## lint, format check, types, tests
 

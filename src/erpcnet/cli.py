@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ erpcnet: zero-shot image recognition that looks where it needs to.
   erpcnet evaluate RUN [--data DIR] [--json]                    evaluate a run again
   erpcnet predict RUN IMAGE... [--classes all] [--json]         name what is in pictures
   erpcnet ablation --config PRESET --data DIR --out FILE.csv    the paper's ablation, over seeds
+  erpcnet bench [--json] [--out FILE.csv]                       how fast it is, and against what
   erpcnet data make creatures DIR                               draw the embedded dataset
   erpcnet data init DIR                                         start the two CSV files of your own data
   erpcnet data check DIR [--json]                               read everything once and report
@@ -50,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "evaluate": _evaluate,
         "predict": _predict,
         "ablation": _ablation,
+        "bench": _bench,
         "data": _data,
         "presets": _presets,
     }
@@ -229,6 +232,52 @@ def _predict(words: list[str]) -> int:
         table.add_row(path, recognition.name, f"{recognition.confidence:.1%}", str(recognition.steps))
     Console().print(table)
     return 0
+
+
+def _bench(words: list[str]) -> int:
+    import torch
+
+    from erpcnet.experiments.ablation import write_rows
+    from erpcnet.experiments.bench import CPU, GPU, run_bench
+
+    usual = GPU if torch.cuda.is_available() else CPU
+    parser = _Parser(prog="erpcnet bench", description="Time training, the policy and prediction, by turns, as ratios.")
+    parser.add_argument("--backbone", default=usual.backbone, help="(default: %(default)s)")
+    parser.add_argument("--image-size", type=int, default=usual.image_size, help="(default: %(default)s)")
+    parser.add_argument("--batches", type=_numbers, default=usual.batches, help="sizes of batches to predict")
+    parser.add_argument("--repeats", type=int, default=usual.repeats, help="turns (default: %(default)s)")
+    parser.add_argument("--out", metavar="FILE", help="also write the rows, as CSV")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    options = vars(parser.parse_args(words))
+    out, as_json = options.pop("out"), options.pop("json")
+    path = _writable(out) if out else None
+    found = run_bench(replace(usual, **options))
+    if path is not None:
+        write_rows(path, found["rows"])
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        print_bench(found)
+    return 0
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
+
+
+def print_bench(found: dict[str, Any]) -> None:
+    """Milliseconds per image, and the ratios."""
+    title = f"{found['backbone']} at {found['image_size']}, {found['device']}"
+    table = Table("what", "", "batch", "ms/image", "spread", "GMAC/image", "peak MiB", title=title, box=SIMPLE_HEAD)
+    for row in found["rows"]:
+        macs = "" if row["gmac_per_image"] is None else f"{row['gmac_per_image']:.3f}"
+        times = (f"{row['ms_per_image']:.3f}", f"{row['spread']:.0%}", macs, f"{row['peak_mib']:.0f}")
+        table.add_row(row["group"], row["name"], str(row["batch"]), *times)
+    Console().print(table)
+    ratios = Table("ratio", "", box=SIMPLE_HEAD)
+    for name, value in found["ratios"].items():
+        ratios.add_row(name, f"{value:.3f}")
+    Console().print(ratios)
 
 
 def _data(words: list[str]) -> int:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from conftest import small_network
 from erpcnet.evaluation.protocol import usual_order
 from erpcnet.inference import Engine
 from erpcnet.inference import engine as module
-from erpcnet.model.walk import DirectLocalities, ParallelLocalities, StopRule
+from erpcnet.model.walk import DirectLocalities, StopRule
 
 
 @pytest.mark.parametrize("variant", ["pcnet", "rpcnet", "erpcnet"])
@@ -17,7 +19,7 @@ def test_both_ways_give_the_same_answers(variant: str) -> None:
     phi = torch.nn.functional.normalize(torch.rand(5, 7), dim=1)
     stop = StopRule(1.0, phi) if network.policy is not None else None
     one, other = (
-        Engine(network, way).walk(images, lambda: usual_order(network, 0), stop) for way in ("sequential", "parallel")
+        Engine(network, way).walk(images, usual_order(network, 0), stop) for way in ("sequential", "parallel")
     )
     assert torch.equal(one.cells, other.cells)
     assert torch.equal(one.steps, other.steps)
@@ -27,22 +29,30 @@ def test_both_ways_give_the_same_answers(variant: str) -> None:
 @pytest.mark.parametrize("variant", ["globalnet", "hardnet"])
 def test_what_has_no_table_goes_one_by_one(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network = small_network(variant)
-    images = torch.randn(2, 3, 64, 64)
     monkeypatch.setitem(module.WAYS, "parallel", pytest.fail)
-    Engine(network, "parallel").walk(images, lambda: usual_order(network, 0), None)
+    Engine(network, "parallel").walk(torch.randn(2, 3, 64, 64), usual_order(network, 0), None)
 
 
-def test_auto_keeps_to_what_was_faster_for_that_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(small_network())
-    asked: list[tuple[str, int]] = []
+@pytest.mark.parametrize(("slow", "kept"), [("sequential", "parallel"), ("parallel", "sequential")])
+def test_auto_tries_both_by_turns_and_keeps_to_the_faster(
+    slow: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = small_network()
+    served: list[str] = []
 
-    def seconds(way: str, images: torch.Tensor, *_: object) -> float:
-        asked.append((way, len(images)))
-        return {("sequential", 1): 2.0, ("parallel", 1): 1.0, ("sequential", 8): 1.0, ("parallel", 8): 2.0}[asked[-1]]
+    def make(way: str) -> object:
+        def localities(*arguments: torch.Tensor) -> DirectLocalities:
+            served.append(way)
+            time.sleep(0.2 if way == slow else 0.0)
+            return DirectLocalities(*arguments)
 
-    monkeypatch.setattr(engine, "_seconds", seconds)
-    few, many = torch.empty(1, 3, 64, 64, device="meta"), torch.empty(8, 3, 64, 64, device="meta")
-    ways = [engine._way(images, lambda: usual_order(engine.network, 0), None) for images in (few, many, few, many)]
-    assert ways == ["parallel", "sequential"] * 2
-    assert len(asked) == 4  # each size is measured once
-    assert {"sequential": DirectLocalities, "parallel": ParallelLocalities} == module.WAYS
+        return localities
+
+    for way in ("sequential", "parallel"):
+        monkeypatch.setitem(module.WAYS, way, make(way))
+    engine = Engine(network)
+    for _ in range(9):
+        engine.walk(torch.randn(1, 3, 64, 64), usual_order(network, 0), None)
+    assert served == ["sequential", "parallel"] * 3 + [kept] * 3
+    engine.walk(torch.randn(2, 3, 64, 64), usual_order(network, 0), None)
+    assert served[-1] == "sequential"  # another size is measured anew

@@ -99,7 +99,7 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
     table = _planted(network, dataset)
     settings = Stage2Settings(epochs=60, batch_size=18, views=1, temperature=1.0, lr=3e-3)
     train_stage2(
-        network, dataset, TableSource(table, dataset), settings, accelerator=Accelerator(cpu=True), seed=0, log=Log()
+        network, TableSource(table, dataset, views=1), settings, accelerator=Accelerator(cpu=True), seed=0, log=Log()
     )
     everything = table.take(torch.arange(len(table)))
     with torch.inference_mode():

@@ -155,8 +155,7 @@ def _with_policy(shop: Workshop, trained: Trained) -> Trained:
     assert trained.training is not None
     train_stage2(
         network,
-        trained.dataset,
-        TableSource(trained.training, trained.dataset),
+        TableSource(trained.training, trained.dataset, config.stage2.views),
         config.stage2,
         accelerator=shop.accelerator,
         seed=config.seed,

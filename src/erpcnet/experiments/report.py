@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
+from erpcnet.experiments.bench import ratios
+
 Rows = list[dict[str, str]]
 GZSL = ("u", "s", "h", "h_peer", "ausuc")
 
@@ -97,6 +99,31 @@ def published_table(rows: Rows) -> str:
     return markdown_table(list(names.values()), [[row[name] for name in names] for row in rows])
 
 
+def bench_tables(rows: Rows) -> str:
+    """What was timed, and the ratios of it."""
+    timed = [
+        (
+            row["group"],
+            row["name"],
+            row["batch"],
+            f"{float(row['ms_per_image']):.3f}",
+            f"{float(row['spread']):.0%}",
+            f"{float(row['gmac_per_image']):.3f}" if row["gmac_per_image"] else "",
+        )
+        for row in rows
+    ]
+    numbers = ("ms_per_image", "gmac_per_image")
+    typed = [{**row, **{n: float(row[n]) if row[n] else None for n in numbers}} for row in rows]
+    compared = [(name, f"{value:.3f}") for name, value in ratios(typed).items()]
+    header = ("", "", "batch", "ms per image", "spread", "GMAC per image")
+    return "\n\n".join([markdown_table(("ratio", ""), compared), markdown_table(header, timed)])
+
+
+def arithmetic_table(rows: Rows) -> str:
+    """GMAC of a locality with each kind of kernel."""
+    return markdown_table(("ResNet-50 at 224", "GMAC"), [(row["what"], f"{float(row['gmac']):.3f}") for row in rows])
+
+
 def fill(page: Path, marker: str, text: str) -> None:
     """Put generated text between `<!-- marker -->` and `<!-- /marker -->` of a page."""
     before, start, rest = page.read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
@@ -114,6 +141,9 @@ def main() -> None:
     for path in sorted(results.glob("cub-*.csv")):
         fill(page, path.stem, ablation_tables(read_rows(path)))
     fill(page, "published", published_table(read_rows(results / "published.csv")))
+    speed, timings = results.parent / "speed.md", Path("benchmarks/results")
+    fill(speed, "arithmetic", arithmetic_table(read_rows(timings / "arithmetic.csv")))
+    fill(speed, "cpu", bench_tables(read_rows(timings / "bench_cpu.csv")))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Literal
 
@@ -17,46 +18,47 @@ WAYS: dict[Execution, Callable[[ERPCNet, Tensor], Localities]] = {
     "sequential": DirectLocalities,
     "parallel": ParallelLocalities,
 }
-REPEATS = 3
+TRIES = 3  # of each way and batch size; the first warms up
 
 
 class Engine:
     """Walks over images with a frozen network.
 
     `sequential` computes a locality when it is looked at, and nothing for images that have stopped; `parallel`
-    computes all of them at once. `auto` measures both on the first batch of each size and keeps to the faster; on a
-    CPU, where arithmetic is all that costs, it is `sequential`. The answers are the same.
+    computes all of them at once. The answers are the same, so `auto` serves the first batches of each size by turns,
+    times them, and keeps to the faster way from then on: the measurement costs nothing.
     """
 
     def __init__(self, network: ERPCNet, execution: Execution = "auto") -> None:
         self.network, self.execution = network, execution
-        self._chosen: dict[int, Execution] = {}
+        self._seconds: dict[tuple[int, Execution], list[float]] = defaultdict(list)
 
     @torch.inference_mode()
-    def walk(self, images: Tensor, order: Callable[[], Order], stop: StopRule | None) -> Walk:
-        """Walk over images [N, 3, H, W]; `order` makes the order anew for every walk."""
-        way = self._way(images, order, stop)
-        return walk(self.network, WAYS[way](self.network, images), order(), stop=stop)
+    def walk(self, images: Tensor, order: Order, stop: StopRule | None) -> Walk:
+        """Walk over images [N, 3, H, W]."""
+        way = self.way(len(images))
+        tried = self._seconds[len(images), way]
+        watched = self.execution == "auto" and len(tried) < TRIES
+        started = _now(images.device) if watched else 0.0
+        found = walk(self.network, WAYS[way](self.network, images), order, stop=stop)
+        if watched:
+            tried.append(_now(images.device) - started)
+        return found
 
-    def _way(self, images: Tensor, order: Callable[[], Order], stop: StopRule | None) -> Execution:
+    def way(self, count: int) -> Execution:
+        """How the next batch of so many images will be walked over."""
         if self.network.steps == 0 or not self.network.tabulable:
             return "sequential"
         if self.execution != "auto":
             return self.execution
-        if images.device.type == "cpu":
-            return "sequential"
-        if len(images) not in self._chosen:
-            seconds = {way: self._seconds(way, images, order, stop) for way in WAYS}
-            self._chosen[len(images)] = min(seconds, key=lambda way: seconds[way])
-        return self._chosen[len(images)]
+        tries = {way: self._seconds[count, way] for way in WAYS}
+        fewest = min(tries, key=lambda way: len(tries[way]))
+        if len(tries[fewest]) < TRIES:
+            return fewest
+        return min(tries, key=lambda way: min(tries[way][1:]))
 
-    def _seconds(self, way: Execution, images: Tensor, order: Callable[[], Order], stop: StopRule | None) -> float:
-        """The fastest of some walks, after one that warms up."""
-        found = []
-        for _ in range(REPEATS + 1):
-            torch.cuda.synchronize(images.device)
-            started = time.perf_counter()
-            walk(self.network, WAYS[way](self.network, images), order(), stop=stop)
-            torch.cuda.synchronize(images.device)
-            found.append(time.perf_counter() - started)
-        return min(found[1:])
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -140,7 +140,7 @@ class Recogniser:
         views, boxes = self._views(pictures)
         phi = table.phi().to(device)
         stop = StopRule(self.sigma, phi) if self.network.policy is not None else None
-        seen = self.engine.walk(views.to(device), lambda: usual_order(self.network, self.seed), stop)
+        seen = self.engine.walk(views.to(device), usual_order(self.network, self.seed), stop)
         answers, confidence = self._answers(seen, phi, torch.from_numpy(table.seen).to(device))
         windows = self.network.grid.boxes(self.data.image_size) / self.data.image_size
         return [

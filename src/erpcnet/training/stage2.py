@@ -33,26 +33,30 @@ from erpcnet.training.tables import LocalityTable, build_table
 
 
 class Source(Protocol):
-    """Where episodes are played: `images` images, each in `views` views, the first of them plain."""
+    """Where episodes are played: `images` images, each in `views` views, the first of them plain.
+
+    phi [S, A] are the seen classes' attributes, labels [images] rows of it; `at_once` says how many images to walk
+    over together.
+    """
 
     images: int
     views: int
-    labels: Tensor
     at_once: int
-    """How many images to walk over together."""
+    phi: Tensor
+    labels: Tensor
 
     def take(self, images: Tensor, view: Tensor) -> Localities:
         """Some images [N], each in one of its views [N], to walk over."""
 
 
 class TableSource:
-    """All localities of all views, computed once: walks are look-ups."""
+    """All localities of all views, computed once: walks are look-ups. `views` may be fewer than the table holds."""
 
-    def __init__(self, table: LocalityTable, dataset: ZeroShotDataset) -> None:
-        self._table = table
+    def __init__(self, table: LocalityTable, dataset: ZeroShotDataset, views: int) -> None:
+        self._table, self.views = table, views
         self.images = self.at_once = len(dataset.train)
-        self.views = len(table) // self.images
-        self.labels = seen_targets(dataset, table.rows.device)[1][table.rows[: self.images]]
+        self.phi, labels = seen_targets(dataset, table.rows.device)
+        self.labels = labels[table.rows[: self.images]]
 
     def take(self, images: Tensor, view: Tensor) -> Localities:
         return self._table.take((view * self.images + images).to(self._table.rows.device))
@@ -68,7 +72,8 @@ class DirectSource:
         self._rows = torch.from_numpy(dataset.train)
         self._generator = torch.Generator().manual_seed(seed + 1)
         self.images, self.views, self.at_once = len(dataset.train), settings.views, settings.play_size
-        self.labels = seen_targets(dataset, feed.device)[1][self._rows.to(feed.device)]
+        self.phi, labels = seen_targets(dataset, feed.device)
+        self.labels = labels[self._rows.to(feed.device)]
 
     def take(self, images: Tensor, view: Tensor) -> Localities:
         batch = self._feed.views(self._rows[images], view > 0, self._generator)
@@ -81,7 +86,7 @@ def open_source(
     """A table where an image has few localities, unless the settings ask for the direct way."""
     if settings.localities == "direct" or not network.tabulable:
         return DirectSource(network, dataset, feed, settings, seed)
-    return TableSource(policy_table(network, dataset, feed, settings, seed), dataset)
+    return TableSource(policy_table(network, dataset, feed, settings, seed), dataset, settings.views)
 
 
 def policy_table(
@@ -102,7 +107,6 @@ def policy_table(
 
 def train_stage2(
     network: ERPCNet,
-    dataset: ZeroShotDataset,
     source: Source,
     settings: Stage2Settings,
     *,
@@ -116,7 +120,6 @@ def train_stage2(
     generator = torch.Generator().manual_seed(seed + 2)
     policy = network.policy.train()
     optimizer = torch.optim.Adam(policy.parameters(), lr=settings.lr)
-    phi, _ = seen_targets(dataset, accelerator.device)
     with bar("Stage II", settings.epochs) as advance:
         for epoch in range(settings.epochs):
             # Each epoch walks once over every image, in one of its views.
@@ -126,8 +129,8 @@ def train_stage2(
             played = []
             for places in torch.arange(source.images).split(source.at_once):
                 own = order[places]
-                labels = source.labels[own.to(source.labels.device)]
-                played.append(play(network, source.take(own, view[own]), labels, phi, settings, noise[:, places]))
+                localities, labels = source.take(own, view[own]), source.labels[own.to(source.labels.device)]
+                played.append(play(network, localities, labels, source.phi, settings, noise[:, places]))
             episodes, watch = judge(policy, played, settings)
             watch |= _update(network, optimizer, episodes, settings, generator, accelerator)
             log.scalars("stage2", watch, epoch + 1)

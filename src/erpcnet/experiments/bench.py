@@ -1,0 +1,317 @@
+"""How fast it is, and against what: everything in one run, by turns, so that ratios can be trusted.
+
+Images, attributes and weights are drawn: what is timed depends on shapes alone. Walks take all T steps, the most that
+early stop can leave; HardNet takes as many.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from erpcnet.data import Batch
+from erpcnet.evaluation.protocol import usual_order
+from erpcnet.experiments.ablation import write_rows
+from erpcnet.inference import Engine, Execution
+from erpcnet.model import ERPCNet, ModelSettings, Variant
+from erpcnet.model.settings import BackboneSettings, LocalSettings
+from erpcnet.model.walk import DirectLocalities, Localities
+from erpcnet.progress import track
+from erpcnet.training import Log
+from erpcnet.training.losses import Stage1Loss
+from erpcnet.training.settings import LossWeights, Stage2Settings
+from erpcnet.training.stage1 import random_cells
+from erpcnet.training.stage2 import train_stage2
+from erpcnet.training.tables import build_table
+
+ATTRIBUTES, CLASSES = 312, 150  # CUB's
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What is measured: images of `image_size`, batches for Stage I and for prediction, images for Stage II."""
+
+    backbone: str = "small"
+    image_size: int = 112
+    stage1_batch: int = 32
+    batches: tuple[int, ...] = (1, 8, 32)
+    stage2_images: int = 64
+    repeats: int = 5
+    device: str = "cpu"
+    precision: torch.dtype | None = None
+
+
+CPU = BenchSettings()
+GPU = BenchSettings(
+    backbone="resnet50",
+    image_size=224,
+    stage1_batch=64,
+    batches=(1, 8, 64, 256),
+    stage2_images=1024,
+    repeats=10,
+    device="cuda",
+    precision=torch.bfloat16,
+)
+
+
+@dataclass
+class Case:
+    """Something to time: `run` handles `images` images."""
+
+    group: str
+    name: str
+    batch: int
+    images: int
+    run: Callable[[], object]
+    macs: float | None = None  # per image, forward
+    seconds: list[float] = field(default_factory=list)
+    memory: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        """Medians per image, and the spread of the middle half."""
+        quarter, middle, three = statistics.quantiles(self.seconds, n=4)
+        return {
+            "group": self.group,
+            "name": self.name,
+            "batch": self.batch,
+            "ms_per_image": 1000 * middle / self.images,
+            "spread": (three - quarter) / middle,
+            "gmac_per_image": None if self.macs is None else self.macs / 1e9,
+            "peak_mib": self.memory,
+        }
+
+
+def run_bench(settings: BenchSettings) -> dict[str, Any]:
+    """All cases by turns; rows, and the ratios that matter."""
+    cases = [*_stage1(settings), *_stage2(settings), *_inference(settings)]
+    for case in track(cases, total=len(cases), what="Warming up"):
+        case.memory = _peak(case.run, settings.device)
+    for _ in track(range(settings.repeats), total=settings.repeats, what="Measuring"):
+        for case in cases:
+            case.seconds.append(_timed(case.run, settings.device))
+    device = torch.cuda.get_device_name() if settings.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    about = {"backbone": settings.backbone, "image_size": settings.image_size, "device": device}
+    rows = [{**about, **case.row()} for case in cases]
+    return {**about, "torch": torch.__version__, "rows": rows, "ratios": ratios(rows)}
+
+
+def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The comparisons one asks for, by name."""
+    time_of = {(row["group"], row["name"], row["batch"]): row["ms_per_image"] for row in rows}
+    macs_of = {(row["group"], row["name"]): row["gmac_per_image"] for row in rows}
+    found: dict[str, float] = {}
+    batches = sorted({row["batch"] for row in rows if row["group"] == "inference"})
+    for (group, name, batch), value in time_of.items():
+        if group == "stage I" and name != "backbone":
+            bare = time_of[group, "backbone", batch]
+            found[f"stage I, {name}: time against the backbone's"] = value / bare
+            share = macs_of[group, name] / macs_of[group, "backbone"]
+            found[f"stage I, {name}: rate against its arithmetic's share of the backbone's"] = share * bare / value
+    played = {name: value for (group, name, _), value in time_of.items() if group == "stage II"}
+    found["stage II: tables against direct"] = played["tables"] / played["direct"]
+    found["stage II: tables against HardNet"] = played["tables"] / played["hardnet"]
+    epochs = Stage2Settings().epochs
+    built = played["tables"] + played["building tables"] / epochs
+    found[f"stage II: tables, built over {epochs} epochs, against HardNet"] = built / played["hardnet"]
+    for batch in batches:
+        fastest = min(time_of["inference", way, batch] for way in ("sequential", "parallel"))
+        found[f"inference, batch {batch}: against HardNet"] = fastest / time_of["inference", "hardnet", batch]
+        found[f"inference, batch {batch}: against the backbone"] = fastest / time_of["inference", "backbone", batch]
+    return found
+
+
+def kernel_arithmetic(backbone: str, image_size: int) -> list[dict[str, Any]]:
+    """GMAC of one locality with each kind of kernel, beside the whole backbone and HardNet's patch."""
+    rows = []
+    bare = _network("globalnet", BenchSettings(backbone=backbone, image_size=image_size))
+    rows.append({"what": "backbone", "gmac": _macs(bare.backbone, torch.zeros(1, 3, image_size, image_size)) / 1e9})
+    for kind in ("bottleneck", "full", "grouped", "depthwise"):
+        for mode in ("same", "valid"):
+            local = LocalSettings(kernel_kind=kind, kernel_mode=mode)
+            network = _network("pcnet", BenchSettings(backbone=backbone, image_size=image_size), local)
+            grid = network.grid
+            surface = torch.zeros(1, network.backbone.map_channels, grid.height, grid.width)
+            cost = _macs(network.look, surface, torch.zeros(1, 1, dtype=torch.long))
+            rows.append({"what": f"one locality, {kind} kernel, {mode}", "gmac": cost / 1e9})
+    hard = _network("hardnet", BenchSettings(backbone=backbone, image_size=image_size))
+    patch = torch.zeros(1, 3, hard.grid.window, hard.grid.window)
+    rows.append({"what": "one patch of HardNet", "gmac": _macs(hard.backbone, patch) / 1e9})
+    return rows
+
+
+def _stage1(settings: BenchSettings) -> list[Case]:
+    size = settings.stage1_batch
+    images, phi = _images(size, settings), _phi(settings)
+    labels = torch.randint(CLASSES, (size,), device=settings.device)
+    cases = []
+    bare = _network("globalnet", settings).train()
+
+    def backbone() -> None:
+        with bare._autocast(images):
+            bare.backbone(images).mean().backward()
+        bare.zero_grad()
+
+    cases.append(Case("stage I", "backbone", size, size, backbone, _macs(bare.backbone, images) / size))
+    for variant in ("globalnet", "pcnet", "hardnet"):
+        network = _network(variant, settings).train()
+        objective = Stage1Loss(network, LossWeights(), 0.0)
+        optimizer = torch.optim.SGD(network.stage1_parameters(), lr=1e-4, momentum=0.9)
+        cells = _cells(network, size, settings) if network.steps else None
+
+        def step(
+            objective: Stage1Loss = objective,
+            optimizer: torch.optim.Optimizer = optimizer,
+            cells: Tensor | None = cells,
+        ) -> None:
+            objective(images, cells, labels, phi)["total"].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        forward = _macs(lambda network=network, cells=cells: network(images, cells)) / size
+        cases.append(Case("stage I", variant, size, size, step, forward))
+    return cases
+
+
+class _Drawn:
+    """A source of drawn images; see `erpcnet.training.stage2.Source`."""
+
+    views = 1
+
+    def __init__(
+        self, images: int, at_once: int, settings: BenchSettings, take: Callable[[Tensor], Localities]
+    ) -> None:
+        self.images, self.at_once, self._take = images, at_once, take
+        self.phi = _phi(settings)
+        self.labels = torch.randint(CLASSES, (images,), device=settings.device)
+
+    def take(self, images: Tensor, view: Tensor) -> Localities:
+        return self._take(images.to(self.labels.device))
+
+
+def _stage2(settings: BenchSettings) -> list[Case]:
+    count, once = settings.stage2_images, min(settings.stage2_images, Stage2Settings().play_size)
+    images = _images(count, settings)
+    ours, hard = _network("erpcnet", settings), _network("hardnet", settings)
+    batches = [Batch(images[rows], rows) for rows in torch.arange(count).split(once)]
+
+    def build() -> Any:
+        return build_table(ours, batches, len(batches))
+
+    table = build()
+    sources = {
+        "tables": (ours, _Drawn(count, count, settings, table.take)),
+        "direct": (ours, _Drawn(count, once, settings, lambda rows: DirectLocalities(ours, images[rows]))),
+        "hardnet": (hard, _Drawn(count, once, settings, lambda rows: DirectLocalities(hard, images[rows]))),
+    }
+    accelerator = Accelerator(cpu=settings.device == "cpu")
+    epoch = Stage2Settings(epochs=1, views=1)
+
+    def play(network: ERPCNet, source: _Drawn) -> None:
+        train_stage2(network, source, epoch, accelerator=accelerator, seed=0, log=Log())
+
+    cases = [
+        Case("stage II", name, count, count, lambda pair=pair: play(*pair))  # type: ignore[misc]
+        for name, pair in sources.items()
+    ]
+    return [*cases, Case("stage II", "building tables", count, count, build)]
+
+
+def _inference(settings: BenchSettings) -> list[Case]:
+    ours, hard = _network("erpcnet", settings), _network("hardnet", settings)
+    bare = _network("globalnet", settings)
+    cases = []
+    for size in settings.batches:
+        images = _images(size, settings)
+
+        @torch.inference_mode()
+        def backbone(images: Tensor = images) -> None:
+            bare.glance(images)
+
+        cases.append(Case("inference", "backbone", size, size, backbone, _macs(bare.backbone, images) / size))
+        ways: tuple[tuple[str, ERPCNet, Execution], ...] = (
+            ("sequential", ours, "sequential"),
+            ("parallel", ours, "parallel"),
+            ("hardnet", hard, "sequential"),
+        )
+        for name, network, way in ways:
+            engine = Engine(network, way)
+
+            def predict(engine: Engine = engine, images: Tensor = images) -> object:
+                return engine.walk(images, usual_order(engine.network, 0), None)
+
+            cases.append(Case("inference", name, size, size, predict, _macs(predict) / size))
+    return cases
+
+
+def _network(variant: str, settings: BenchSettings, local: LocalSettings | None = None) -> ERPCNet:
+    torch.manual_seed(0)
+    model = ModelSettings(backbone=BackboneSettings(settings.backbone, "none"), local=local or LocalSettings())
+    if settings.backbone == "small":
+        model = replace(model, policy=replace(model.policy, width=256, memory=64))
+    checked: Variant = variant  # type: ignore[assignment]
+    network = ERPCNet(model, ATTRIBUTES, settings.image_size, checked).eval()
+    network.precision = settings.precision
+    return network.to(settings.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _images(count: int, settings: BenchSettings) -> Tensor:
+    drawn = torch.randn(count, 3, settings.image_size, settings.image_size, device=settings.device)
+    return drawn.contiguous(memory_format=torch.channels_last)
+
+
+def _phi(settings: BenchSettings) -> Tensor:
+    return torch.nn.functional.normalize(torch.rand(CLASSES, ATTRIBUTES, device=settings.device), dim=1)
+
+
+def _cells(network: ERPCNet, count: int, settings: BenchSettings) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return random_cells(count, network.grid.cells, network.steps, generator).to(settings.device)
+
+
+def _macs(run: Callable[..., object], *arguments: Tensor) -> float:
+    """Multiplications and additions in pairs, of convolutions and matrix products."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        run(*arguments)
+    return counter.get_total_flops() / 2
+
+
+def _timed(run: Callable[[], object], device: str) -> float:
+    _wait(device)
+    started = time.perf_counter()
+    run()
+    _wait(device)
+    return time.perf_counter() - started
+
+
+def _peak(run: Callable[[], object], device: str) -> float:
+    """MiB at the peak of one run: of the GPU's memory, or of the process so far."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    _timed(run, device)
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Count the arithmetic of localities, for docs/speed.md."""
+    write_rows(Path("benchmarks/results/arithmetic.csv"), kernel_arithmetic("resnet50", 224))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from erpcnet.experiments.bench import BenchSettings, kernel_arithmetic, ratios, run_bench
+
+
+def test_a_bench_has_every_case_and_ratios_of_its_own_rows() -> None:
+    settings = BenchSettings(image_size=64, stage1_batch=2, batches=(1, 2), stage2_images=4, repeats=2)
+    found = run_bench(settings)
+    names = {(row["group"], row["name"], row["batch"]): row["ms_per_image"] for row in found["rows"]}
+    assert len(names) == 4 + 4 + 2 * 4
+    assert all(value > 0 for value in names.values())
+    assert found["ratios"] == ratios(found["rows"])
+    told = found["ratios"]["stage II: tables against direct"]
+    assert told == pytest.approx(names["stage II", "tables", 4] / names["stage II", "direct", 4])
+
+
+def test_arithmetic_is_counted_as_by_hand() -> None:
+    rows = {row["what"]: row["gmac"] for row in kernel_arithmetic("resnet50", 224)}
+    assert rows["backbone"] == pytest.approx(4.09, abs=0.02)
+    # A full 5 x 5 kernel on 1024 channels reads 25 places of a 5 x 5 window, or 1 without padding.
+    kernel = 1024 * 1024 * 25 * 25 / 1e9
+    c_l = rows["one locality, full kernel, same"] - kernel
+    assert c_l == pytest.approx(0.13, abs=0.03)
+    assert rows["one locality, depthwise kernel, same"] == pytest.approx(c_l + kernel / 1024, abs=1e-3)
+    # A patch of 80 counts as one between 80 and 96, since its last map is 3 places wide, not 2.5.
+    assert rows["backbone"] * (80 / 224) ** 2 < rows["one patch of HardNet"] < rows["backbone"] * (96 / 224) ** 2
+
+
+def test_ratios_compare_like_with_like() -> None:
+    def row(group: str, name: str, batch: int, value: float, macs: float | None = None) -> dict[str, object]:
+        return {"group": group, "name": name, "batch": batch, "ms_per_image": value, "gmac_per_image": macs}
+
+    rows = [row("stage I", "backbone", 8, 2.0, 1.0), row("stage I", "pcnet", 8, 5.0, 2.0)]
+    rows += [row("stage II", name, 8, value) for name, value in (("tables", 1.0), ("direct", 20.0), ("hardnet", 50.0))]
+    rows += [row("stage II", "building tables", 8, 30.0)]
+    rows += [row("inference", name, 1, value) for name, value in (("sequential", 4.0), ("parallel", 3.0))]
+    rows += [row("inference", name, 1, value) for name, value in (("hardnet", 6.0), ("backbone", 2.0))]
+    found = ratios(rows)
+    assert found["stage I, pcnet: rate against its arithmetic's share of the backbone's"] == pytest.approx(0.8)
+    assert found["stage II: tables, built over 30 epochs, against HardNet"] == pytest.approx(2 / 50)
+    assert found["inference, batch 1: against HardNet"] == pytest.approx(0.5)
+    assert found["inference, batch 1: against the backbone"] == pytest.approx(1.5)
