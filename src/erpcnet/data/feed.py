@@ -88,20 +88,25 @@ class ImageFeed:
     ) -> Iterator[Batch]:
         """Random views of each batch of rows; pixels that are not on the device are fetched while it computes."""
         own = slice(share[0], None, share[1])
+        if self.device.type == "cpu":  # a thread would only take a core from the training
+            for rows in batches:
+                yield self._random_view(rows, self._pixels(rows[own]), generator, own)
+            return
         with ThreadPoolExecutor(max_workers=1) as worker:
             waiting: deque[tuple[Tensor, Future[Tensor]]] = deque()
             for rows in batches:
                 waiting.append((rows, worker.submit(self._pixels, rows[own])))
                 if len(waiting) > AHEAD:
-                    yield self._random_view(*waiting.popleft(), generator, own)
-            while waiting:
-                yield self._random_view(*waiting.popleft(), generator, own)
+                    rows_then, pixels = waiting.popleft()
+                    yield self._random_view(rows_then, pixels.result(), generator, own)
+            for rows_then, pixels in waiting:
+                yield self._random_view(rows_then, pixels.result(), generator, own)
 
-    def _random_view(self, rows: Tensor, pixels: Future[Tensor], generator: torch.Generator, own: slice) -> Batch:
+    def _random_view(self, rows: Tensor, pixels: Tensor, generator: torch.Generator, own: slice) -> Batch:
         # Every process draws for all rows and keeps its own, so that one process and many see the same views.
         boxes = random_boxes(self._shapes[rows.to(self.device)], generator, self.crop_scale)
         flip = (torch.rand(len(rows), generator=generator) < self.flip).to(self.device)
-        there = pixels.result().to(self.device, non_blocking=True)
+        there = pixels.to(self.device, non_blocking=True)
         return Batch(take_views(there, boxes[own], self.image_size, flip[own]), rows[own])
 
     def _pixels(self, rows: Tensor) -> Tensor:

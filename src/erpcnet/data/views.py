@@ -54,7 +54,7 @@ def take_views(pixels: Tensor, boxes: Tensor, size: int, flip: Tensor | None = N
     narrowed = torch.bmm(pixels.float().view(count, channels * side, side), columns.transpose(1, 2))
     last = narrowed.view(count, channels, side, size).permute(0, 2, 3, 1).reshape(count, side, size * channels)
     views = torch.bmm(rows, last).view(count, size, size, channels)
-    return normalise(views.permute(0, 3, 1, 2))
+    return normalise_(views).permute(0, 3, 1, 2)
 
 
 def _resampling(low: Tensor, high: Tensor, side: int, size: int, flip: Tensor | None = None) -> Tensor:
@@ -72,8 +72,7 @@ def _resampling(low: Tensor, high: Tensor, side: int, size: int, flip: Tensor | 
     return weights / weights.sum(dim=2, keepdim=True)
 
 
-def normalise(pixels: Tensor) -> Tensor:
-    """Values 0 to 255 to what backbones expect."""
-    mean = torch.tensor(MEAN, device=pixels.device)[:, None, None] * 255
-    std = torch.tensor(STD, device=pixels.device)[:, None, None] * 255
-    return (pixels - mean).div_(std)
+def normalise_(pixels: Tensor) -> Tensor:
+    """Values 0 to 255 [..., 3] to what backbones expect, in place."""
+    mean, std = (torch.tensor(of, device=pixels.device) * 255 for of in (MEAN, STD))
+    return pixels.sub_(mean).div_(std)
