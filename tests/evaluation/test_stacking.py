@@ -25,6 +25,14 @@ def _brute(scores: torch.Tensor, labels: torch.Tensor, delta: float) -> float:
     return float(recall_score(labels, predicted, labels=labels.unique(), average="macro"))
 
 
+def _sweep(scores: torch.Tensor, labels: torch.Tensor, deltas: torch.Tensor) -> np.ndarray:
+    """The same for many deltas at once."""
+    right = (scores - deltas[:, None, None] * SEEN).argmax(dim=2) == labels
+    return (
+        torch.stack([right[:, labels == label].double().mean(dim=1) for label in labels.unique()]).mean(dim=0).numpy()
+    )
+
+
 @pytest.mark.parametrize("delta", [-0.5, 0.0, 0.7, 3.0])
 def test_stacking_takes_delta_off_the_seen_classes(delta: float) -> None:
     scores, *_ = _images(0)
@@ -41,8 +49,10 @@ def test_curve_and_ausuc_against_brute_force_over_delta(seed: int) -> None:
     np.testing.assert_allclose(found.unseen.numpy(), [u for u, _ in points], atol=1e-12)
     np.testing.assert_allclose(found.seen.numpy(), [s for _, s in points], atol=1e-12)
     # A fine sweep of delta misses no corner, so its area is the exact one.
-    sweep = [(_brute(of_unseen, unseen_labels, d), _brute(of_seen, seen_labels, d)) for d in np.linspace(-8, 8, 4001)]
-    area = np.trapezoid([s for _, s in sweep], [u for u, _ in sweep])
+    deltas = torch.linspace(-8, 8, 4001, dtype=torch.float64)
+    unseen, seen = _sweep(of_unseen, unseen_labels, deltas), _sweep(of_seen, seen_labels, deltas)
+    assert seen[2500] == pytest.approx(_brute(of_seen, seen_labels, float(deltas[2500])), abs=1e-12)
+    area = np.trapezoid(seen, unseen)
     assert found.ausuc() == pytest.approx(area, abs=2e-3)
     delta, best = found.best()
     assert best == pytest.approx(max(2 * u * s / (u + s) if u + s else 0 for u, s in points))
