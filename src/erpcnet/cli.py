@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from erpcnet import __version__
 from erpcnet.errors import InputError
@@ -227,7 +227,7 @@ def _predict(words: list[str]) -> int:
         pairs = zip(options.images, found, strict=True)
         print(json.dumps([{"image": path, **asdict(recognition)} for path, recognition in pairs], indent=2))
         return 0
-    table = Table("image", "class", "confidence", "steps")
+    table = Table(Column("image", overflow="fold"), Column("class", overflow="fold"), "confidence", "steps")
     for path, recognition in zip(options.images, found, strict=True):
         table.add_row(path, recognition.name, f"{recognition.confidence:.1%}", str(recognition.steps))
     Console().print(table)
