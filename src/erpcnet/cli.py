@@ -96,7 +96,8 @@ def _train(words: list[str]) -> int:
 
 def _ablation(words: list[str]) -> int:
     from erpcnet.data import read_dataset
-    from erpcnet.experiments.ablation import METHODS, run_ablation, write_rows
+    from erpcnet.experiments.ablation import METHODS, run_ablation
+    from erpcnet.experiments.rows import write_rows
 
     parsed = _configured(
         words,
@@ -237,8 +238,8 @@ def _predict(words: list[str]) -> int:
 def _bench(words: list[str]) -> int:
     import torch
 
-    from erpcnet.experiments.ablation import write_rows
     from erpcnet.experiments.bench import CPU, GPU, run_bench
+    from erpcnet.experiments.rows import write_rows
 
     usual = GPU if torch.cuda.is_available() else CPU
     parser = _Parser(prog="erpcnet bench", description="Time training, the policy and prediction, by turns, as ratios.")
@@ -286,7 +287,7 @@ def _data(words: list[str]) -> int:
     make = actions.add_parser("make", help="draw an embedded dataset")
     make.add_argument("name", choices=["creatures"])
     make.add_argument("folder")
-    make.add_argument("--seed", type=int, default=7, help="decides every pixel (default: 7)")
+    make.add_argument("--seed", type=int, help="decides every pixel; by default that of the committed results")
     init = actions.add_parser("init", help="start attributes.csv and splits.csv from a folder of class folders")
     init.add_argument("folder")
     check = actions.add_parser("check", help="read everything once and report what is wrong")
@@ -299,7 +300,7 @@ def _data(words: list[str]) -> int:
 def _make(options: argparse.Namespace) -> int:
     from erpcnet.data.creatures import CreatureSettings, is_creatures, make_creatures
 
-    settings = CreatureSettings(seed=options.seed)
+    settings = CreatureSettings() if options.seed is None else CreatureSettings(seed=options.seed)
     folder = Path(options.folder)
     if is_creatures(folder, settings):
         print(f"{folder} holds these creatures already")

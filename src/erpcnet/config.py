@@ -15,8 +15,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from erpcnet.data.settings import DataSettings
 from erpcnet.errors import InputError
 from erpcnet.evaluation.settings import EvaluationSettings
-from erpcnet.model.network import WITH_POLICY
-from erpcnet.model.settings import ModelSettings, Variant
+from erpcnet.model.settings import WITH_POLICY, ModelSettings, Variant
 from erpcnet.training.settings import Stage1Settings, Stage2Settings
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)

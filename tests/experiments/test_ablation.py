@@ -9,8 +9,9 @@ import torch
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
-from erpcnet.experiments.ablation import METHODS, run_ablation, write_rows
-from erpcnet.experiments.report import ablation_tables, read_rows
+from erpcnet.experiments.ablation import METHODS, run_ablation
+from erpcnet.experiments.report import ablation_tables
+from erpcnet.experiments.rows import read_rows, write_rows
 from erpcnet.pipeline import open_workshop, train_localities
 from erpcnet.training import Log
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from erpcnet.errors import InputError
 from erpcnet.experiments.bench import BenchSettings, kernel_arithmetic, ratios, run_bench
 
 
@@ -42,3 +43,9 @@ def test_ratios_compare_like_with_like() -> None:
     assert found["stage II: tables, built over 30 epochs, against HardNet"] == pytest.approx(2 / 50)
     assert found["inference, batch 1: against HardNet"] == pytest.approx(0.5)
     assert found["inference, batch 1: against the backbone"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("wrong", [{"repeats": 1}, {"batches": ()}, {"batches": (0, 8)}])
+def test_a_bench_that_measures_nothing_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="at least 2 repeats"):
+        BenchSettings(**wrong)  # type: ignore[arg-type]

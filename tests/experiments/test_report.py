@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from erpcnet.evaluation.metrics import harmonic_mean
-from erpcnet.experiments.report import ablation_tables, fill, read_rows, spread
+from erpcnet.experiments.report import ablation_tables, fill, spread
+from erpcnet.experiments.rows import read_rows
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name != "published.csv"]

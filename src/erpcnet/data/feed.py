@@ -73,11 +73,7 @@ class ImageFeed:
 
     def views(self, rows: Tensor, augment: Tensor, generator: torch.Generator) -> Batch:
         """One batch of the rows [N], as random views where `augment` [N] says so and as centre views elsewhere."""
-        shapes, augment = self._shapes[rows.to(self.device)], augment.to(self.device)
-        drawn = random_boxes(shapes, generator, self.crop_scale)
-        boxes = torch.where(augment[:, None], drawn, centre_boxes(shapes, self.centre))
-        flip = (torch.rand(len(rows), generator=generator) < self.flip).to(self.device) & augment
-        return Batch(take_views(self._pixels(rows).to(self.device), boxes, self.image_size, flip), rows)
+        return self._view(rows, self._pixels(rows), generator, slice(None), augment)
 
     def augmented(self, rows: IntArray, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
         """The rows in their order, as random views; the last batch may be smaller."""
@@ -90,7 +86,7 @@ class ImageFeed:
         own = slice(share[0], None, share[1])
         if self.device.type == "cpu":  # a thread would only take a core from the training
             for rows in batches:
-                yield self._random_view(rows, self._pixels(rows[own]), generator, own)
+                yield self._view(rows, self._pixels(rows[own]), generator, own)
             return
         with ThreadPoolExecutor(max_workers=1) as worker:
             waiting: deque[tuple[Tensor, Future[Tensor]]] = deque()
@@ -98,14 +94,22 @@ class ImageFeed:
                 waiting.append((rows, worker.submit(self._pixels, rows[own])))
                 if len(waiting) > AHEAD:
                     rows_then, pixels = waiting.popleft()
-                    yield self._random_view(rows_then, pixels.result(), generator, own)
+                    yield self._view(rows_then, pixels.result(), generator, own)
             for rows_then, pixels in waiting:
-                yield self._random_view(rows_then, pixels.result(), generator, own)
+                yield self._view(rows_then, pixels.result(), generator, own)
 
-    def _random_view(self, rows: Tensor, pixels: Tensor, generator: torch.Generator, own: slice) -> Batch:
+    def _view(
+        self, rows: Tensor, pixels: Tensor, generator: torch.Generator, own: slice, augment: Tensor | None = None
+    ) -> Batch:
+        """Random views, or centre views where `augment` is false."""
         # Every process draws for all rows and keeps its own, so that one process and many see the same views.
-        boxes = random_boxes(self._shapes[rows.to(self.device)], generator, self.crop_scale)
+        shapes = self._shapes[rows.to(self.device)]
+        boxes = random_boxes(shapes, generator, self.crop_scale)
         flip = (torch.rand(len(rows), generator=generator) < self.flip).to(self.device)
+        if augment is not None:
+            augment = augment.to(self.device)
+            boxes = torch.where(augment[:, None], boxes, centre_boxes(shapes, self.centre))
+            flip = flip & augment
         there = pixels.to(self.device, non_blocking=True)
         return Batch(take_views(there, boxes[own], self.image_size, flip[own]), rows[own])
 

@@ -7,11 +7,9 @@ sigma and delta, unless both are given) and with them.
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -214,14 +212,3 @@ def _circumstances(shop: Workshop, trained: Trained) -> dict[str, Any]:
         "images_per_second": trained.images_per_second,
         "device": name,
     }
-
-
-def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A CSV file with every column that any row has."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})

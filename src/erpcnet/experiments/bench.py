@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from erpcnet.data import Batch
+from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import usual_order
-from erpcnet.experiments.ablation import write_rows
+from erpcnet.experiments.rows import write_rows
 from erpcnet.inference import Engine, Execution
 from erpcnet.model import ERPCNet, ModelSettings, Variant
 from erpcnet.model.settings import BackboneSettings, LocalSettings
@@ -49,6 +50,10 @@ class BenchSettings:
     repeats: int = 5
     device: str = "cpu"
     precision: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        if self.repeats < 2 or not self.batches or min(self.batches) < 1:
+            raise InputError("a bench needs at least 2 repeats, and batches of at least 1 image.")
 
 
 CPU = BenchSettings()

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
 from erpcnet.experiments.bench import ratios
+from erpcnet.experiments.rows import Rows, read_rows
 
-Rows = list[dict[str, str]]
 GZSL = ("u", "s", "h", "h_peer", "ausuc")
-
-
-def read_rows(path: Path) -> Rows:
-    """The rows of a CSV file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def spread(rows: Rows, column: str, scale: float = 100.0, digits: int = 1) -> str:

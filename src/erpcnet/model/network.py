@@ -14,9 +14,7 @@ from erpcnet.model.grid import Grid, entropy_ratios
 from erpcnet.model.heads import Compatibility, Predictor, create_joint
 from erpcnet.model.partial import PartialConvolution
 from erpcnet.model.policy import ActorCritic
-from erpcnet.model.settings import LocalSettings, ModelSettings, PatchSettings, Variant
-
-WITH_POLICY: tuple[Variant, ...] = ("rpcnet", "erpcnet", "hardnet")
+from erpcnet.model.settings import WITH_POLICY, LocalSettings, ModelSettings, PatchSettings, Variant
 
 
 class Glance(NamedTuple):

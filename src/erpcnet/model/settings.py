@@ -10,6 +10,7 @@ from erpcnet.model.heads import CompatibilityKind, JointKind
 from erpcnet.model.partial import KernelKind, KernelMode
 
 Variant = Literal["erpcnet", "rpcnet", "pcnet", "globalnet", "hardnet"]
+WITH_POLICY: tuple[Variant, ...] = ("rpcnet", "erpcnet", "hardnet")
 
 
 @dataclass
@@ -79,6 +80,10 @@ class JointSettings:
     """How often training hides e_g from the joint head (`attention` and `mean`)."""
     sharpness: float = 8.0
     """How fast `attention` learns which localities to trust: s in exp(s g)."""
+
+    def __post_init__(self) -> None:
+        if self.sharpness <= 0:
+            raise InputError(f"model.joint.sharpness is {self.sharpness}; it must be above 0.")
 
 
 @dataclass

@@ -40,21 +40,19 @@ class DirectLocalities:
         return self._network.look(self._map if whole else self._map[rows], cells[:, None])[:, 0]
 
 
-class ParallelLocalities:
-    """Every locality computed at once, in one large batch; each look is a look-up.
+class ParallelLocalities(DirectLocalities):
+    """Every locality [N, cells, D] computed at once, in one large batch; each look is a look-up. GlobalNet has none.
 
     More arithmetic than a walk needs, in fewer and larger steps: faster where launches cost more than arithmetic.
     """
 
     def __init__(self, network: ERPCNet, images: Tensor) -> None:
-        glance = network.glance(images)
-        self.embedding, self.attributes = glance.embedding, glance.attributes
-        self.descriptors, self.beta = network.describe(glance.feature_map)
+        super().__init__(network, images)
         every = torch.arange(network.grid.cells, device=images.device).expand(len(images), -1)
-        self._localities = network.look(glance.feature_map, every)
+        self.localities = network.look(self._map, every) if network.steps else self.embedding[:, None][:, :0]
 
     def look(self, rows: Tensor, cells: Tensor) -> Tensor:
-        return self._localities[rows, cells]
+        return self.localities[rows, cells]
 
 
 class Order(Protocol):

@@ -54,6 +54,8 @@ class Stage1Settings:
         for name in ("epochs", "batch_size", "step_epochs"):
             if getattr(self, name) < 1:
                 raise InputError(f"stage1.{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.backbone_lr < 0:
+            raise InputError(f"stage1.backbone_lr is {self.backbone_lr}; it must not be negative.")
         if not 0 <= self.averaging < 1:
             raise InputError(f"stage1.averaging is {self.averaging}; it must be from 0 to below 1.")
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from erpcnet.data import Batch
 from erpcnet.model import ERPCNet
+from erpcnet.model.walk import ParallelLocalities
 from erpcnet.progress import track
 
 
@@ -52,18 +53,9 @@ def build_table(network: ERPCNet, batches: Iterable[Batch], total: int, what: st
     """Run the frozen network once over `batches`, every cell of every image."""
     network.eval()
     parts: dict[str, list[Tensor]] = {field.name: [] for field in fields(LocalityTable)}
-    cells = network.grid.cells
     for batch in track(batches, total=total, what=what):
-        glance = network.glance(batch.images)
-        descriptors, beta = network.describe(glance.feature_map)
-        every = torch.arange(cells, device=batch.images.device).expand(len(batch.images), cells)
-        parts["embedding"].append(glance.embedding)
-        parts["attributes"].append(glance.attributes)
-        parts["descriptors"].append(descriptors)
-        parts["beta"].append(beta)
-        if network.steps:
-            parts["localities"].append(network.look(glance.feature_map, every))
-        else:
-            parts["localities"].append(glance.embedding[:, None][:, :0])
+        found = ParallelLocalities(network, batch.images)
+        for name in ("embedding", "attributes", "descriptors", "beta", "localities"):
+            parts[name].append(getattr(found, name))
         parts["rows"].append(batch.rows.to(batch.images.device))
     return LocalityTable(**{name: torch.cat(values) for name, values in parts.items()})
