@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,21 @@ class Batch:
     rows: Tensor
 
 
+class Cuts(NamedTuple):
+    """Which part of which image to show: rows [N] on the CPU; boxes [N, 4] and flip [N] on the device."""
+
+    rows: Tensor
+    boxes: Tensor
+    flip: Tensor
+
+    def take(self, part: slice) -> Cuts:
+        return Cuts(self.rows[part], self.boxes[part], self.flip[part])
+
+    def split(self, size: int) -> Iterator[Cuts]:
+        """Batches of `size`; the last may be smaller."""
+        return (self.take(slice(start, start + size)) for start in range(0, len(self.rows), size))
+
+
 class ImageFeed:
     """Feeds the images of a cache; the pixels lie on the device if they are allowed that much of its memory."""
 
@@ -42,7 +58,7 @@ class ImageFeed:
     ) -> None:
         self.device = torch.device(device)
         self.image_size, self.crop_scale, self.flip, self.centre = image_size, crop_scale, flip, centre
-        self._shapes = torch.from_numpy(cache.shapes).to(self.device)
+        self._shapes = torch.from_numpy(cache.shapes)
         self._cache = cache
         self._resident: Tensor | None = None
         if self.device.type == "cuda" and cache.pixels.nbytes <= on_device_gib * 2**30:
@@ -56,9 +72,11 @@ class ImageFeed:
         `share` = (rank, processes): of every batch each process gets its own part.
         """
         order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
-        count = self.batches(len(rows), batch_size)
-        batches = (order[number * batch_size : (number + 1) * batch_size] for number in range(count))
-        yield from self._ahead(batches, generator, share)
+        # Drawn for the whole epoch at once, since a GPU would wait for many small steps; and by every process for all
+        # rows, of which it keeps its own, so that one process and many see the same views.
+        cuts = self._random_cuts(order[: self.batches(len(rows), batch_size) * batch_size], generator)
+        own = slice(share[0], None, share[1])
+        yield from self._ahead(batch.take(own) for batch in cuts.split(batch_size))
 
     def batches(self, count: int, batch_size: int) -> int:
         """How many batches an epoch over `count` rows has."""
@@ -66,52 +84,48 @@ class ImageFeed:
 
     def plain(self, rows: IntArray, batch_size: int) -> Iterator[Batch]:
         """The rows in their order, as centre views; the last batch may be smaller."""
-        for batch in torch.from_numpy(rows).split(batch_size):
-            boxes = centre_boxes(self._shapes[batch.to(self.device)], self.centre)
-            pixels = self._pixels(batch).to(self.device, non_blocking=True)
-            yield Batch(take_views(pixels, boxes, self.image_size), batch)
+        for cuts in self._centre_cuts(torch.from_numpy(rows)).split(batch_size):
+            yield self._cut(cuts, self._pixels(cuts.rows))
 
     def views(self, rows: Tensor, augment: Tensor, generator: torch.Generator) -> Batch:
         """One batch of the rows [N], as random views where `augment` [N] says so and as centre views elsewhere."""
-        return self._view(rows, self._pixels(rows), generator, slice(None), augment)
+        random, centre = self._random_cuts(rows, generator), self._centre_cuts(rows)
+        augment = augment.to(self.device)
+        boxes = torch.where(augment[:, None], random.boxes, centre.boxes)
+        return self._cut(Cuts(rows, boxes, random.flip & augment), self._pixels(rows))
 
     def augmented(self, rows: IntArray, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
         """The rows in their order, as random views; the last batch may be smaller."""
-        yield from self._ahead(torch.from_numpy(rows).split(batch_size), generator)
+        yield from self._ahead(self._random_cuts(torch.from_numpy(rows), generator).split(batch_size))
 
-    def _ahead(
-        self, batches: Iterable[Tensor], generator: torch.Generator, share: tuple[int, int] = (0, 1)
-    ) -> Iterator[Batch]:
-        """Random views of each batch of rows; pixels that are not on the device are fetched while it computes."""
-        own = slice(share[0], None, share[1])
+    def _random_cuts(self, rows: Tensor, generator: torch.Generator) -> Cuts:
+        boxes = random_boxes(self._shapes[rows], generator, self.crop_scale)
+        flip = torch.rand(len(rows), generator=generator) < self.flip
+        return Cuts(rows, boxes.to(self.device), flip.to(self.device))
+
+    def _centre_cuts(self, rows: Tensor) -> Cuts:
+        boxes = centre_boxes(self._shapes[rows], self.centre)
+        return Cuts(rows, boxes.to(self.device), torch.zeros(len(rows), dtype=torch.bool, device=self.device))
+
+    def _ahead(self, batches: Iterable[Cuts]) -> Iterator[Batch]:
+        """The views of each batch; pixels that are not on the device are fetched while it computes."""
         if self.device.type == "cpu":  # a thread would only take a core from the training
-            for rows in batches:
-                yield self._view(rows, self._pixels(rows[own]), generator, own)
+            for cuts in batches:
+                yield self._cut(cuts, self._pixels(cuts.rows))
             return
         with ThreadPoolExecutor(max_workers=1) as worker:
-            waiting: deque[tuple[Tensor, Future[Tensor]]] = deque()
-            for rows in batches:
-                waiting.append((rows, worker.submit(self._pixels, rows[own])))
+            waiting: deque[tuple[Cuts, Future[Tensor]]] = deque()
+            for cuts in batches:
+                waiting.append((cuts, worker.submit(self._pixels, cuts.rows)))
                 if len(waiting) > AHEAD:
-                    rows_then, pixels = waiting.popleft()
-                    yield self._view(rows_then, pixels.result(), generator, own)
-            for rows_then, pixels in waiting:
-                yield self._view(rows_then, pixels.result(), generator, own)
+                    cuts_then, pixels = waiting.popleft()
+                    yield self._cut(cuts_then, pixels.result())
+            for cuts_then, pixels in waiting:
+                yield self._cut(cuts_then, pixels.result())
 
-    def _view(
-        self, rows: Tensor, pixels: Tensor, generator: torch.Generator, own: slice, augment: Tensor | None = None
-    ) -> Batch:
-        """Random views, or centre views where `augment` is false."""
-        # Every process draws for all rows and keeps its own, so that one process and many see the same views.
-        shapes = self._shapes[rows.to(self.device)]
-        boxes = random_boxes(shapes, generator, self.crop_scale)
-        flip = (torch.rand(len(rows), generator=generator) < self.flip).to(self.device)
-        if augment is not None:
-            augment = augment.to(self.device)
-            boxes = torch.where(augment[:, None], boxes, centre_boxes(shapes, self.centre))
-            flip = flip & augment
+    def _cut(self, cuts: Cuts, pixels: Tensor) -> Batch:
         there = pixels.to(self.device, non_blocking=True)
-        return Batch(take_views(there, boxes[own], self.image_size, flip[own]), rows[own])
+        return Batch(take_views(there, cuts.boxes, self.image_size, cuts.flip), cuts.rows)
 
     def _pixels(self, rows: Tensor) -> Tensor:
         """uint8 pixels [N, 3, S, S]: on the device, or in memory that it can fetch by itself."""
