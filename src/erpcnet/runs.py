@@ -28,7 +28,8 @@ from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import Metrics, Settings
 from erpcnet.inference import ClassTable, Execution, Recogniser
 from erpcnet.model import ERPCNet
-from erpcnet.pipeline import evaluate, open_workshop, select_settings, set_precision, train_network
+from erpcnet.model.fusion import freeze
+from erpcnet.pipeline import evaluate, open_workshop, prepare, select_settings, train_network
 from erpcnet.progress import console
 from erpcnet.training import Log
 
@@ -120,12 +121,15 @@ def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: C
 def load(run: str | Path, device: str | torch.device | None = None, execution: Execution = "auto") -> Recogniser:
     """The trained network of a run, ready to predict, on the GPU if there is one and nothing else is asked.
 
-    `run` is its folder, or a model.safetensors; `execution` says how it walks (see `erpcnet.inference.Engine`).
+    `run` is its folder, or a model.safetensors; `execution` says how it walks (see `erpcnet.inference.Engine`). The
+    network is frozen (see `erpcnet.model.fusion`): it predicts, and no longer trains.
     """
     path = Path(run)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     config, network, settings, classes = _read_model(path if path.is_file() else path / "model.safetensors")
-    return Recogniser(network.to(device), classes, config.data, settings.sigma, settings.delta, config.seed, execution)
+    return Recogniser(
+        freeze(network.to(device)), classes, config.data, settings.sigma, settings.delta, config.seed, execution
+    )
 
 
 def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:
@@ -147,4 +151,4 @@ def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:
     seen = np.isin(np.arange(len(about["classes"])), about["seen"])
     table = ClassTable(tuple(about["classes"]), attributes, seen, tuple(about["attribute_names"]))
     settings = Settings(about["sigma"], about["delta"], about["protocol"])
-    return config, set_precision(network, config).eval(), settings, table
+    return config, prepare(network, config).eval(), settings, table

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,57 +9,88 @@ import torch
 from conftest import small_network
 from erpcnet.evaluation.protocol import usual_order
 from erpcnet.inference import Engine
-from erpcnet.inference import engine as module
-from erpcnet.model.walk import DirectLocalities, StopRule, walk
+from erpcnet.model.walk import DirectLocalities, StopRule, Walk, walk
 
 
-@pytest.mark.parametrize("variant", ["pcnet", "rpcnet", "erpcnet"])
-def test_both_ways_give_the_same_answers(variant: str) -> None:
-    network = small_network(variant)
-    images = torch.randn(9, 3, 64, 64, generator=torch.Generator().manual_seed(2))
-    phi = torch.nn.functional.normalize(torch.rand(5, 7), dim=1)
-    stop = StopRule(1.0, phi) if network.policy is not None else None
-    one, other = (
-        Engine(network, way).walk(images, usual_order(network, 0), stop) for way in ("sequential", "parallel")
-    )
+def _images(count: int) -> torch.Tensor:
+    return torch.randn(count, 3, 64, 64, generator=torch.Generator().manual_seed(2))
+
+
+def _assert_same(one: Walk, other: Walk) -> None:
     assert torch.equal(one.cells, other.cells)
     assert torch.equal(one.steps, other.steps)
     torch.testing.assert_close(one.joint, other.joint, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(one.beta, other.beta)
+    torch.testing.assert_close(one.whole, other.whole)
+
+
+@pytest.mark.parametrize("variant", ["pcnet", "rpcnet", "erpcnet"])
+@pytest.mark.parametrize("sigma", [None, 0.4, 0.5])
+def test_all_ways_give_the_same_answers(variant: str, sigma: float | None) -> None:
+    network = small_network(variant)
+    phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(1)), dim=1)
+    stop = None if sigma is None or network.policy is None else StopRule(sigma, phi)
+    one, other = (Engine(network, way).walk(_images(9), stop) for way in ("sequential", "parallel"))
+    _assert_same(one, other)
+
+
+@torch.inference_mode()
+def test_some_images_stop_earlier_than_others_where_sigma_says_so() -> None:
+    network = small_network()
+    phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(1)), dim=1)
+    whole = Engine(network, "parallel").walk(_images(9))
+    reward = StopRule(0.0, phi).confidence(network, whole.whole, whole.joint, whole.beta)[1]
+    sigma = float(reward[:, 0].median())  # half of the images are sure enough after one step
+    for way in ("sequential", "parallel"):
+        found = Engine(network, way).walk(_images(9), StopRule(sigma, phi))
+        for row in range(9):
+            reached = [step + 1 for step in range(network.steps) if reward[row, step] >= sigma]
+            taken = reached[0] if reached else network.steps
+            assert int(found.steps[row]) == taken
+            assert (found.cells[row, :taken] >= 0).all()
+            assert (found.cells[row, taken:] == -1).all()
+            assert (found.joint[row, taken:] == 0).all()
+        assert 1 == found.steps.min() < found.steps.max()
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", ["globalnet", "hardnet"])
-def test_what_has_no_table_goes_one_by_one(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["parallel", "auto", "graph"])
+def test_what_has_no_table_goes_one_by_one(variant: str, way: str) -> None:
     network = small_network(variant)
-    images = torch.randn(2, 3, 64, 64)
-    monkeypatch.delitem(module.WAYS, "parallel")  # asking for it would be an error
-    found = Engine(network, "parallel").walk(images, usual_order(network, 0), None)
-    expected = walk(network, DirectLocalities(network, images), usual_order(network, 0))
-    assert torch.equal(found.cells, expected.cells)
-    torch.testing.assert_close(found.joint, expected.joint)
-    torch.testing.assert_close(found.whole, expected.whole)
+    expected = walk(network, DirectLocalities(network, _images(2)), usual_order(network, 0))
+    engine = Engine(network, way)
+    assert engine.way(2) == "sequential"
+    _assert_same(engine.walk(_images(2)), expected)
 
 
 @pytest.mark.parametrize(("slow", "kept"), [("sequential", "parallel"), ("parallel", "sequential")])
-def test_auto_tries_both_by_turns_and_keeps_to_the_faster(
-    slow: str, kept: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = small_network()
+def test_auto_tries_both_by_turns_and_keeps_to_the_faster(slow: str, kept: str) -> None:
+    engine = Engine(small_network())
     served: list[str] = []
 
-    def make(way: str) -> object:
-        def localities(*arguments: torch.Tensor) -> DirectLocalities:
+    def watched(way: str, run: Callable[..., Walk]) -> Callable[..., Walk]:
+        def serve(images: torch.Tensor, stop: StopRule | None) -> Walk:
             served.append(way)
-            time.sleep(0.2 if way == slow else 0.0)
-            return DirectLocalities(*arguments)
+            time.sleep(0.3 if way == slow else 0.0)
+            return run(images, stop)
 
-        return localities
+        return serve
 
-    for way in ("sequential", "parallel"):
-        monkeypatch.setitem(module.WAYS, way, make(way))
-    engine = Engine(network)
+    for way, run in list(engine._run.items()):
+        engine._run[way] = watched(way, run)
     for _ in range(9):
-        engine.walk(torch.randn(1, 3, 64, 64), usual_order(network, 0), None)
+        engine.walk(_images(1))
     assert served == ["sequential", "parallel"] * 3 + [kept] * 3
-    engine.walk(torch.randn(2, 3, 64, 64), usual_order(network, 0), None)
+    engine.walk(_images(2))
     assert served[-1] == "sequential"  # another size is measured anew
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("variant", ["erpcnet", "hardnet"])
+def test_a_recorded_walk_is_the_walk(variant: str) -> None:
+    network = small_network(variant).cuda()
+    engine = Engine(network, "graph")
+    for seed in range(3):  # the second and third are replayed
+        images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(seed)).cuda()
+        _assert_same(engine.walk(images), Engine(network, "sequential").walk(images))

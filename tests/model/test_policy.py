@@ -20,14 +20,12 @@ def _policy(**settings: object) -> ActorCritic:
 def test_a_sequence_is_its_steps_one_after_the_other(sees_cells: bool, shared_encoder: bool) -> None:
     policy = _policy(sees_cells=sees_cells, shared_encoder=shared_encoder)
     states, descriptors = torch.randn(4, 3, 6), torch.randn(4, 9, 5)
-    whole = policy(states, descriptors, policy.empty_memory(4, states.device))
-    memory = policy.empty_memory(4, states.device)
+    whole = policy(states, descriptors)
+    memory, described = policy.begin(4, states.device), policy.describe_cells(descriptors)
     for step in range(3):
-        outlook = policy(states[:, step : step + 1], descriptors, memory)
-        memory = outlook.memory
-        torch.testing.assert_close(outlook.scores[:, 0], whole.scores[:, step])
-        torch.testing.assert_close(outlook.values[:, 0], whole.values[:, step])
-    torch.testing.assert_close(memory, whole.memory)
+        scores, memory = policy.prefer(states[:, step], described, memory)
+        torch.testing.assert_close(scores, whole.scores[:, step])
+        torch.testing.assert_close(policy(states[:, : step + 1], descriptors).values, whole.values[:, : step + 1])
 
 
 def test_sigmoid_scores_are_renormalised_over_unvisited_cells() -> None:
@@ -50,6 +48,5 @@ def test_only_a_policy_that_sees_cells_depends_on_them() -> None:
     states = torch.randn(2, 1, 6)
     for sees_cells in (True, False):
         policy = _policy(sees_cells=sees_cells)
-        memory = policy.empty_memory(2, states.device)
-        first, second = (policy(states, torch.randn(2, 9, 5), memory).scores for _ in range(2))
+        first, second = (policy(states, torch.randn(2, 9, 5)).scores for _ in range(2))
         assert torch.equal(first, second) is not sees_cells

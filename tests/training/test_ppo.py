@@ -92,7 +92,7 @@ def test_the_loss_against_plain_loops() -> None:
         torch.nn.init.normal_(parameter, std=0.4)
     episodes = _episodes(policy)
     found = ppo_loss(policy, episodes, clip=0.2, value_weight=0.5, entropy_weight=0.01)
-    outlook = policy(episodes.states, episodes.descriptors, policy.empty_memory(6, torch.device("cpu")))
+    outlook = policy(episodes.states, episodes.descriptors)
     surrogate, value, entropy, kl, clipped, count = 0.0, 0.0, 0.0, 0.0, 0.0, 0
     for n in range(6):
         for t in range(3):

@@ -1,61 +1,116 @@
-"""Two ways to walk over a batch of images, and a measurement that says which is faster here."""
+"""Ways to walk over a batch of images that give the same answers, and a measurement that says which is fastest here."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from erpcnet.evaluation.protocol import usual_order
 from erpcnet.model import ERPCNet
-from erpcnet.model.walk import DirectLocalities, Localities, Order, ParallelLocalities, StopRule, Walk, walk
+from erpcnet.model.walk import DirectLocalities, Order, ParallelLocalities, StopRule, Walk, cut_short, walk
 
-Execution = Literal["auto", "sequential", "parallel"]
-WAYS: dict[Execution, Callable[[ERPCNet, Tensor], Localities]] = {
-    "sequential": DirectLocalities,
-    "parallel": ParallelLocalities,
-}
+Execution = Literal["auto", "sequential", "parallel", "graph"]
 TRIES = 3  # of each way and batch size; the first warms up
+RECORDINGS = 4  # batch sizes whose graphs are kept
 
 
 class Engine:
-    """Walks over images with a frozen network.
+    """Walks over images with a frozen network, in the order that is usual for it.
 
     `sequential` computes a locality when it is looked at, and nothing for images that have stopped; `parallel`
-    computes all of them at once. The answers are the same, so `auto` serves the first batches of each size by turns,
-    times them, and keeps to the faster way from then on: the measurement costs nothing.
+    computes all of them at once and stops afterwards; `graph`, for a policy on a GPU, is `parallel` (HardNet:
+    `sequential` without stopping) recorded once for each batch size as a CUDA graph. `auto` serves the first batches
+    of each size by turns, times them, and keeps to the fastest way from then on: the measurement costs nothing.
     """
 
-    def __init__(self, network: ERPCNet, execution: Execution = "auto") -> None:
-        self.network, self.execution = network, execution
+    def __init__(self, network: ERPCNet, execution: Execution = "auto", seed: int = 0) -> None:
+        self.network, self.execution, self.seed = network, execution, seed
         self._seconds: dict[tuple[int, Execution], list[float]] = defaultdict(list)
+        self._recordings: OrderedDict[int, Recording] = OrderedDict()
+        self._run: dict[Execution, Callable[[Tensor, StopRule | None], Walk]] = {
+            "sequential": self._sequential,
+            "parallel": self._parallel,
+            "graph": self._graph,
+        }
 
     @torch.inference_mode()
-    def walk(self, images: Tensor, order: Order, stop: StopRule | None) -> Walk:
+    def walk(self, images: Tensor, stop: StopRule | None = None) -> Walk:
         """Walk over images [N, 3, H, W]."""
         way = self.way(len(images))
         tried = self._seconds[len(images), way]
         watched = self.execution == "auto" and len(tried) < TRIES
         started = _now(images.device) if watched else 0.0
-        found = walk(self.network, WAYS[way](self.network, images), order, stop=stop)
+        found = self._run[way](images, stop)
         if watched:
             tried.append(_now(images.device) - started)
         return found
 
     def way(self, count: int) -> Execution:
         """How the next batch of so many images will be walked over."""
-        if self.network.steps == 0 or not self.network.tabulable:
-            return "sequential"
+        possible = self._possible()
         if self.execution != "auto":
-            return self.execution
-        tries = {way: self._seconds[count, way] for way in WAYS}
+            return self.execution if self.execution in possible else "sequential"
+        tries = {way: self._seconds[count, way] for way in possible}
         fewest = min(tries, key=lambda way: len(tries[way]))
-        if len(tries[fewest]) < TRIES:
+        if len(tries[fewest]) < TRIES and len(possible) > 1:
             return fewest
-        return min(tries, key=lambda way: min(tries[way][1:]))
+        return min(tries, key=lambda way: min(tries[way][1:], default=0.0))
+
+    def _possible(self) -> list[Execution]:
+        network = self.network
+        ways: list[Execution] = ["sequential"]
+        if network.steps and network.tabulable:
+            ways.append("parallel")
+        if network.policy is not None and next(network.parameters()).is_cuda:
+            ways.append("graph")
+        return ways
+
+    def _order(self) -> Order:
+        return usual_order(self.network, self.seed)
+
+    def _sequential(self, images: Tensor, stop: StopRule | None) -> Walk:
+        return walk(self.network, DirectLocalities(self.network, images), self._order(), stop=stop)
+
+    def _parallel(self, images: Tensor, stop: StopRule | None) -> Walk:
+        whole = walk(self.network, ParallelLocalities(self.network, images), self._order())
+        return whole if stop is None else cut_short(self.network, whole, stop)
+
+    def _graph(self, images: Tensor, stop: StopRule | None) -> Walk:
+        recording = self._recordings.get(len(images))
+        if recording is None:
+            if len(self._recordings) == RECORDINGS:
+                self._recordings.popitem(last=False)
+            recording = self._recordings[len(images)] = Recording(self.network, images, self._order())
+        whole = recording.play(images)
+        return whole if stop is None else cut_short(self.network, whole, stop)
+
+
+class Recording:
+    """A walk of T steps over images of one shape as one CUDA graph: no kernel waits to be launched."""
+
+    def __init__(self, network: ERPCNet, images: Tensor, order: Order) -> None:
+        localities = ParallelLocalities if network.tabulable else DirectLocalities
+        self._images = images.clone()
+        apart = torch.cuda.Stream()
+        apart.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(apart):  # libraries choose their kernels and take their memory before the recording
+            for _ in range(2):
+                walk(network, localities(network, self._images), order)
+        torch.cuda.current_stream().wait_stream(apart)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._walk = walk(network, localities(network, self._images), order)
+
+    def play(self, images: Tensor) -> Walk:
+        """The same walk over other images."""
+        self._images.copy_(images)
+        self._graph.replay()
+        return Walk.join([self._walk])  # a copy: the next replay overwrites what was recorded
 
 
 def _now(device: torch.device) -> float:

@@ -16,7 +16,6 @@ from erpcnet.data.images import load_image, to_rgb
 from erpcnet.data.settings import DataSettings
 from erpcnet.data.views import centre_boxes, take_views
 from erpcnet.errors import InputError
-from erpcnet.evaluation.protocol import usual_order
 from erpcnet.evaluation.stacking import stack
 from erpcnet.inference.engine import Engine, Execution
 from erpcnet.model import ERPCNet
@@ -100,8 +99,8 @@ class Recogniser:
         execution: Execution = "auto",
     ) -> None:
         self.network, self.classes, self.data = network.eval(), classes, data
-        self.engine = Engine(self.network, execution)
-        self.sigma, self.delta, self.seed = sigma, delta, seed
+        self.engine = Engine(self.network, execution, seed)
+        self.sigma, self.delta = sigma, delta
 
     def add_classes(self, attributes: Mapping[str, Sequence[float] | Mapping[str, float]]) -> None:
         """Make classes known by their attributes alone: a list in the table's order, or name to value (others 0)."""
@@ -140,7 +139,7 @@ class Recogniser:
         views, boxes = self._views(pictures)
         phi = table.phi().to(device)
         stop = StopRule(self.sigma, phi) if self.network.policy is not None else None
-        seen = self.engine.walk(views.to(device), usual_order(self.network, self.seed), stop)
+        seen = self.engine.walk(views.to(device), stop)
         answers, confidence = self._answers(seen, phi, torch.from_numpy(table.seen).to(device))
         windows = self.network.grid.boxes(self.data.image_size) / self.data.image_size
         return [

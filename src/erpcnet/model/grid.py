@@ -92,7 +92,7 @@ def entropy_ratios(feature_map: Tensor, grid: Grid, bins: int = 256) -> Tensor:
     places = ((values - low[:, None]) * scale[:, None]).long().clamp_(0, bins - 1)
     places = places.view(count, channels, height * width)
     histogram = torch.zeros(count, bins, height * width, device=feature_map.device)
-    histogram.scatter_add_(1, places, torch.ones_like(places, dtype=histogram.dtype))
+    histogram.scatter_add_(1, places, histogram.new_ones(()).expand_as(places))
     # Padding is no value of the map: pad the counts, not the values.
     cells = grid.means(histogram.view(count, bins, height, width))
     whole = entropy(histogram.sum(dim=2)).clamp_min(1e-6)

@@ -19,18 +19,17 @@ class StateEncoder(nn.Module):
         self.layers = nn.Sequential(nn.Linear(channels, width), nn.ReLU(), nn.Linear(width, memory), nn.ReLU())
         self.gru = nn.GRU(memory, memory, batch_first=True)
 
-    def forward(self, states: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """states [N, T, D], memory [N, M] to the hidden states [N, T, M] and the last of them [N, M]."""
-        hidden, last = self.gru(self.layers(states), memory.unsqueeze(0).contiguous())
-        return hidden, last[0]
+    def forward(self, states: Tensor, memory: Tensor | None = None) -> Tensor:
+        """states [N, T, D] to the hidden states [N, T, M], from memory [N, M] or from none."""
+        hidden, _ = self.gru(self.layers(states), None if memory is None else memory[None])
+        return hidden
 
 
 class Outlook(NamedTuple):
-    """What the policy thinks at each step: `scores` [N, T, cells] before masking, `values` [N, T], `memory`."""
+    """What the policy thinks at each step: `scores` [N, T, cells] before masking, `values` [N, T]."""
 
     scores: Tensor
     values: Tensor
-    memory: Tensor
 
 
 class ActorCritic(nn.Module):
@@ -55,21 +54,30 @@ class ActorCritic(nn.Module):
             nn.init.zeros_(self.context.weight)
             nn.init.zeros_(self.context.bias)
 
-    def empty_memory(self, count: int, device: torch.device) -> Tensor:
-        """h_0, for pi and V: [N, 2, M]."""
-        return torch.zeros(count, 2, self.settings.memory, device=device)
+    def forward(self, states: Tensor, descriptors: Tensor) -> Outlook:
+        """pi and V over whole episodes: states [N, T, D] (e_g, e_l,1, ...), descriptors [N, cells, F]."""
+        hidden = self.encoder(states)
+        of_value = hidden if self.value_encoder is None else self.value_encoder(states)
+        return Outlook(self._scores(hidden, self.describe_cells(descriptors)), self.critic(of_value).squeeze(-1))
 
-    def forward(self, states: Tensor, descriptors: Tensor, memory: Tensor) -> Outlook:
-        """states [N, T, D] (e_g, e_l,1, ...), descriptors [N, cells, F], memory [N, 2, M]."""
-        hidden, last = self.encoder(states, memory[:, 0])
-        value_hidden, value_last = hidden, last
-        if self.value_encoder is not None:
-            value_hidden, value_last = self.value_encoder(states, memory[:, 1])
-        scores = self.actor(hidden)
-        if self.settings.sees_cells:
-            described = self.describe(descriptors)
-            scores = scores + self.context(hidden) @ described.transpose(1, 2) / described.shape[-1] ** 0.5
-        return Outlook(scores, self.critic(value_hidden).squeeze(-1), torch.stack([last, value_last], dim=1))
+    def begin(self, count: int, device: torch.device) -> Tensor:
+        """pi's memory before the first step, [N, M]."""
+        return torch.zeros(count, self.settings.memory, device=device)
+
+    def describe_cells(self, descriptors: Tensor) -> Tensor | None:
+        """What pi makes of the descriptors, once for all steps: [N, cells, M], or None if it does not see cells."""
+        return self.describe(descriptors) if self.settings.sees_cells else None
+
+    def prefer(self, state: Tensor, described: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of pi, without V: state [N, D] to scores [N, cells], and the memory after it."""
+        hidden = self.encoder(state[:, None], memory)
+        return self._scores(hidden, described)[:, 0], hidden[:, 0]
+
+    def _scores(self, hidden: Tensor, described: Tensor | None) -> Tensor:
+        scores: Tensor = self.actor(hidden)
+        if described is None:
+            return scores
+        return scores + self.context(hidden) @ described.transpose(1, 2) / described.shape[-1] ** 0.5
 
     def log_probabilities(self, scores: Tensor, visited: Tensor) -> Tensor:
         """Scores [..., cells] to log-probabilities over the cells not `visited`; those get -inf."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from erpcnet.model.network import ERPCNet
 from erpcnet.model.policy import ActorCritic
-from erpcnet.model.reward import rewards
+from erpcnet.model.reward import rewards, steps_taken
 
 
 class Localities(Protocol):
@@ -116,13 +116,13 @@ class PolicyOrder:
 
     def begin(self, localities: Localities) -> None:
         self._step = 0
-        self._descriptors = localities.descriptors
-        self._memory = self._policy.empty_memory(len(localities.embedding), localities.embedding.device)
+        self._described = self._policy.describe_cells(localities.descriptors)
+        self._memory = self._policy.begin(len(localities.embedding), localities.embedding.device)
 
     def choose(self, rows: Tensor, latest: Tensor, visited: Tensor) -> Tensor:
-        outlook = self._policy(latest[:, None].float(), self._descriptors[rows], self._memory[rows])
-        self._memory[rows] = outlook.memory
-        chances = self._policy.log_probabilities(outlook.scores[:, 0], visited)
+        described = None if self._described is None else self._described[rows]
+        scores, self._memory[rows] = self._policy.prefer(latest.float(), described, self._memory[rows])
+        chances = self._policy.log_probabilities(scores, visited)
         if self._noise is not None:  # Gumbel's trick
             noise = self._noise[self._step].to(chances.device)[rows].clamp_min(1e-9)
             chances = chances - (-noise.log()).log()
@@ -140,13 +140,13 @@ class StopRule:
     sigma: float
     phi: Tensor
 
-    def confidence(self, network: ERPCNet, whole: Tensor, joint: Tensor, beta: Tensor) -> Tensor:
-        """a_g [M, A], a_j [M, A], beta [M] to the reward [M] with the predicted label in the true one's place."""
-        of_joint = network.joint_fit(joint, self.phi)[:, None]
-        of_global = network.global_fit(whole, self.phi)
-        answer = network.combine(of_global, of_joint[:, 0]).argmax(dim=1)
-        weight = beta[:, None] if network.uses_entropy else 1.0
-        return rewards(of_joint, of_global, answer, weight)[:, 0]
+    def confidence(self, network: ERPCNet, whole: Tensor, joint: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+        """a_g [N, A], a_j [N, T, A], beta [N, T] to the answer's scores [N, T, C], and the reward [N, T] with the
+        predicted label in the true one's place.
+        """
+        of_joint, of_global = network.joint_fit(joint, self.phi), network.global_fit(whole, self.phi)
+        answer = network.combine(of_global[:, None], of_joint)
+        return answer, rewards(of_joint, of_global, answer.argmax(dim=2), beta if network.uses_entropy else 1.0)
 
 
 @dataclass(frozen=True)
@@ -217,10 +217,24 @@ def walk(
             record.localities[rows, step] = latest
         visited = visited.scatter(1, cells[:, None], True)
         if stop is not None and step + 1 < steps:
-            going = stop.confidence(network, whole[rows], joint, beta) < stop.sigma
+            going = stop.confidence(network, whole[rows], joint[:, None], beta[:, None])[1][:, 0] < stop.sigma
             if not going.all():
                 rows, latest, visited = rows[going], latest[going], visited[going]
                 state = type(state)(*(part[going] for part in state))
             if len(rows) == 0:
                 break
     return record
+
+
+def cut_short(network: ERPCNet, seen: Walk, stop: StopRule) -> Walk:
+    """A walk of T steps as `walk` would have left it, had it stopped by this rule."""
+    taken = steps_taken(stop.confidence(network, seen.whole, seen.joint, seen.beta)[1], stop.sigma)
+    beyond = torch.arange(seen.cells.shape[1], device=taken.device) >= taken[:, None]
+    return Walk(
+        cells=seen.cells.masked_fill(beyond, -1),
+        steps=taken,
+        whole=seen.whole,
+        joint=seen.joint.masked_fill(beyond[..., None], 0),
+        beta=seen.beta.masked_fill(beyond, 0),
+        localities=None if seen.localities is None else seen.localities.masked_fill(beyond[..., None], 0),
+    )

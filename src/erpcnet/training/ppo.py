@@ -95,8 +95,7 @@ def ppo_loss(
     policy: ActorCritic, episodes: Episodes, clip: float, value_weight: float, entropy_weight: float
 ) -> PpoLoss:
     """-E[L_clip - alpha_1 MSE(V, return) + alpha_2 S] over the steps taken."""
-    memory = policy.empty_memory(len(episodes.cells), episodes.states.device)
-    outlook = policy(episodes.states, episodes.descriptors, memory)
+    outlook = policy(episodes.states, episodes.descriptors)
     chances = policy.log_probabilities(outlook.scores, episodes.visited)
     taken = chances.gather(2, episodes.cells[..., None]).squeeze(-1)
     log_ratio = taken - episodes.log_probabilities

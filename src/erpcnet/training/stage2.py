@@ -182,7 +182,7 @@ def judge(policy: ActorCritic, played: Sequence[Played], settings: Stage2Setting
         torch.cat([getattr(own, name) for own in played]) for name in Played.__dataclass_fields__
     )
     returns = discounted_returns(reward, alive, settings.gamma, settings.ending == "absorbing")
-    outlook = policy(states, descriptors, policy.empty_memory(len(states), states.device))
+    outlook = policy(states, descriptors)
     chances = policy.log_probabilities(outlook.scores, visited).gather(2, cells[..., None]).squeeze(-1)
     advantages = standardise(returns - outlook.values, alive, settings.advantages)
     watch = {

@@ -1,0 +1,80 @@
+"""What does prediction cost beside the bare backbone? A trained run on its own test images, with its early stop.
+
+    python benchmarks/prediction.py RUN --data DIR [--batch 256] [--repeats 20]
+
+Both are timed in turns within one run, on the same images of unseen classes, frozen alike; the medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+import erpcnet
+from erpcnet.config import load_config
+from erpcnet.data import read_dataset
+from erpcnet.model.walk import StopRule
+from erpcnet.pipeline import open_workshop
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=20)
+    options = parser.parse_args()
+    dataset = read_dataset(options.data)
+    found: dict[str, object] = {}
+    for way in ("sequential", "parallel", "graph"):
+        model = erpcnet.load(options.run, execution=way)
+        network, data = model.network, model.data
+        config = load_config(None, data={"image_size": data.image_size, "cache_size": data.stored_size})
+        feed = open_workshop(config, dataset).feed
+        images = next(iter(feed.plain(dataset.test_unseen, options.batch))).images
+        stop = StopRule(model.sigma, model.classes.select("unseen").phi().to(images.device))
+        steps = float(model.engine.walk(images, stop).steps.double().mean())
+
+        @torch.inference_mode()
+        def bare(network=network, images=images) -> object:  # type: ignore[no-untyped-def]
+            return network.backbone(images.to(network.precision or torch.float32))
+
+        walked, alone = by_turns([lambda e=model.engine, i=images, s=stop: e.walk(i, s), bare], options.repeats)
+        device = torch.cuda.get_device_name() if images.is_cuda else f"{torch.get_num_threads()} CPU threads"
+        found[model.engine.way(options.batch)] = {
+            "device": device,
+            "batch": len(images),
+            "mean_steps": steps,
+            "ms_per_image": 1000 * walked / len(images),
+            "backbone_ms_per_image": 1000 * alone / len(images),
+            "ratio": walked / alone,
+        }
+    print(json.dumps(found, indent=2))
+
+
+def by_turns(runs: list[Callable[[], object]], repeats: int) -> list[float]:
+    """Median seconds of each."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for turn in range(repeats + 3):
+        for run, taken in zip(runs, seconds, strict=True):
+            wait()
+            started = time.perf_counter()
+            run()
+            wait()
+            if turn >= 3:  # the first turns warm up
+                taken.append(time.perf_counter() - started)
+    return [statistics.median(taken) for taken in seconds]
+
+
+def wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
