@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -81,17 +82,24 @@ def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) ->
     assert metrics.to_json()["sigma"] is None
 
 
-def test_the_chosen_sigma_is_the_smallest_that_changes_no_more_answers_than_asked(shop: Workshop) -> None:
+def test_the_chosen_sigma_is_the_smallest_from_which_on_stopping_costs_no_more_than_allowed(shop: Workshop) -> None:
     network = create_network(shop.config, len(shop.dataset.attribute_names)).eval()
     tables = build_test_tables(network, shop.dataset, shop.feed, 32)
     walks = walk_tables(network, shop.dataset, tables, usual_order(network, 0))
+    unseen, labels = shop.dataset.unseen, walks.labels("unseen").tolist()
 
-    def answers(sigma: float) -> torch.Tensor:
-        return walks.stopped_scores("unseen", shop.dataset.unseen, sigma)[0].argmax(dim=1)
+    def right(sigma: float) -> list[bool]:
+        answers = walks.stopped_scores("unseen", unseen, sigma)[0].argmax(dim=1).tolist()
+        return [int(unseen[answer]) == label for answer, label in zip(answers, labels, strict=True)]
 
-    for disagreement in (0.0, 0.1, 0.3):
-        sigma = choose_sigma(walks, disagreement)
-        changed = [(answers(s) != answers(float("inf"))).double().mean().item() for s in SIGMAS]
-        assert changed[SIGMAS.index(sigma)] <= disagreement
-        assert all(share > disagreement for share in changed[: SIGMAS.index(sigma)])
-    assert choose_sigma(walks, 1.0) == SIGMAS[0]
+    def cost(sigma: float) -> float:
+        pairs = list(zip(right(sigma), right(float("inf")), strict=True))
+        lost, won = pairs.count((False, True)), pairs.count((True, False))
+        return (lost - won + math.sqrt(lost + won)) / len(pairs)
+
+    assert max(cost(sigma) for sigma in SIGMAS) > 0.0  # or there would be nothing to choose
+    for allowed in (0.0, 0.003, 0.03, 0.1):
+        place = SIGMAS.index(choose_sigma(walks, allowed))
+        assert all(cost(sigma) <= allowed for sigma in SIGMAS[place:])
+        assert place == 0 or cost(SIGMAS[place - 1]) > allowed
+    assert choose_sigma(walks, 2.0) == SIGMAS[0]

@@ -14,8 +14,8 @@ from erpcnet.data.dataset import IntArray
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
 from erpcnet.evaluation.stacking import Curve, StackedScores, curve, stack
 from erpcnet.model import ERPCNet
-from erpcnet.model.reward import rewards, steps_taken
-from erpcnet.model.walk import DirectLocalities, Order, PolicyOrder, RandomOrder, Walk, walk
+from erpcnet.model.reward import steps_taken
+from erpcnet.model.walk import DirectLocalities, Order, PolicyOrder, RandomOrder, StopRule, Walk, walk
 from erpcnet.progress import track
 from erpcnet.training.tables import LocalityTable, build_table
 
@@ -92,12 +92,10 @@ def stopped_scores(network: ERPCNet, seen: Walk, phi: Tensor, sigma: float) -> t
     """What a walk of T steps would have answered had it stopped at sigma: scores [N, C] and steps [N]."""
     if network.steps == 0:
         return network.scores(seen.whole, None, phi), seen.steps
-    of_joint, of_global = network.joint_fit(seen.joint, phi), network.global_fit(seen.whole, phi)
-    answer = network.combine(of_global[:, None], of_joint)
+    answer, reward = StopRule(sigma, phi).confidence(network, seen.whole, seen.joint, seen.beta)
     if network.policy is None:  # PCNet takes all of its steps
         return answer[:, -1], seen.steps
-    beta = seen.beta if network.uses_entropy else 1.0
-    taken = steps_taken(rewards(of_joint, of_global, answer.argmax(dim=2), beta), sigma)
+    taken = steps_taken(reward, sigma)
     rows = torch.arange(len(taken), device=taken.device)
     return answer[rows, taken - 1], taken
 
@@ -149,21 +147,29 @@ def walk_images(
     return EvaluationWalks(network, dataset, seen=over(dataset.test_seen, "seen"), unseen=unseen)
 
 
-def choose_sigma(walks: EvaluationWalks, disagreement: float = 0.0) -> float:
-    """The smallest sigma with which no answer differs from that of never stopping (or no more than a share).
+def choose_sigma(walks: EvaluationWalks, stop_loss: float) -> float:
+    """The smallest sigma from which on stopping costs no more than `stop_loss`, a share of the images.
 
-    Comparing answers, not accuracies, is what keeps the choice from chance: on a few hundred images an accuracy
-    moves by points when nothing is better or worse.
+    What is counted are the images whose answer stopping turns wrong, less those it turns right, plus a standard
+    error. Images whose answer stays the same say nothing about stopping, and left out they add no noise: accuracies
+    of a few hundred images, compared, move by points when nothing is better or worse.
     """
     if walks.network.policy is None:
         return float("inf")
-    classes = walks.dataset.unseen
-    never = walks.stopped_scores("unseen", classes, float("inf"))[0].argmax(dim=1)
-    for sigma in SIGMAS:
-        answers = walks.stopped_scores("unseen", classes, sigma)[0].argmax(dim=1)
-        if (answers != never).double().mean() <= disagreement:
-            return sigma
-    return float("inf")
+    classes, labels = walks.dataset.unseen, walks.labels("unseen")
+    numbers = torch.from_numpy(classes).to(labels.device)
+
+    def right(sigma: float) -> Tensor:
+        return numbers[walks.stopped_scores("unseen", classes, sigma)[0].argmax(dim=1)] == labels
+
+    never, smallest = right(float("inf")), float("inf")
+    for sigma in reversed(SIGMAS):
+        stopped = right(sigma)
+        lost, won = int((never & ~stopped).sum()), int((stopped & ~never).sum())
+        if lost - won + (lost + won) ** 0.5 > stop_loss * len(labels):
+            break
+        smallest = sigma
+    return smallest
 
 
 def seen_unseen_curve(walks: EvaluationWalks, sigma: float) -> Curve:
@@ -172,9 +178,11 @@ def seen_unseen_curve(walks: EvaluationWalks, sigma: float) -> Curve:
     return curve(seen, walks.labels("seen"), unseen, walks.labels("unseen"))
 
 
-def choose_settings(walks: EvaluationWalks, sigma: float | None, delta: float | None, protocol: Protocol) -> Settings:
+def choose_settings(
+    walks: EvaluationWalks, sigma: float | None, delta: float | None, stop_loss: float, protocol: Protocol
+) -> Settings:
     """sigma, then delta, from these walks, where they are not given."""
-    sigma = choose_sigma(walks) if sigma is None else sigma
+    sigma = choose_sigma(walks, stop_loss) if sigma is None else sigma
     if delta is None:
         delta = seen_unseen_curve(walks, sigma).best()[0] if walks.seen is not None else 0.0
     return Settings(sigma, delta, protocol)
