@@ -32,6 +32,8 @@ class Config:
     """The same seed gives the same weights on the same machine."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of the convolutions on a GPU (`auto`: bf16 where it has that); heads, policy and CPUs compute in fp32."""
+    compile: bool = False
+    """Compile the convolutions with torch.compile, which takes a minute or more before the first step."""
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     stage1: Stage1Settings = field(default_factory=Stage1Settings)

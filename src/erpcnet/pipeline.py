@@ -57,15 +57,17 @@ def create_network(config: Config, attributes: int) -> ERPCNet:
     """A new network, its weights drawn from the seed."""
     set_seed(config.seed)
     network = ERPCNet(config.model, attributes, config.data.image_size, config.variant)
-    return set_precision(network, config)
+    return prepare(network, config)
 
 
-def set_precision(network: ERPCNet, config: Config) -> ERPCNet:
-    """What the configuration asks of the convolutions, on this machine."""
+def prepare(network: ERPCNet, config: Config) -> ERPCNet:
+    """What the configuration asks of the convolutions, on this machine: their precision, and to be compiled."""
     able = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     wanted = config.precision == "bf16" or (config.precision == "auto" and able)
     network.precision = torch.bfloat16 if wanted else None
-    return network
+    if config.compile:
+        network.compile_convolutions()
+    return network.to(memory_format=torch.channels_last)
 
 
 def train_network(shop: Workshop, dataset: ZeroShotDataset, log: Log) -> ERPCNet:
@@ -109,7 +111,7 @@ def select_settings(shop: Workshop, log: Log) -> Settings | None:
         f"training on the other {len(fold.seen)} seen ones"
     )
     network = train_network(shop, fold, log)
-    return choose_settings(walk_test(shop, network, fold), model.sigma, model.delta, "validation")
+    return choose_settings(walk_test(shop, network, fold), model.sigma, model.delta, evaluation.stop_loss, "validation")
 
 
 def walk_test(shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset) -> EvaluationWalks:
@@ -125,5 +127,5 @@ def evaluate(shop: Workshop, network: ERPCNet, settings: Settings | None) -> tup
     """The figures on the test images, with the settings used; without any, they are chosen there (`peer`)."""
     walks = walk_test(shop, network.to(shop.accelerator.device), shop.dataset)
     model = shop.config.model
-    settings = settings or choose_settings(walks, model.sigma, model.delta, "peer")
+    settings = settings or choose_settings(walks, model.sigma, model.delta, shop.config.evaluation.stop_loss, "peer")
     return measure(walks, settings, shop.config.seed), settings

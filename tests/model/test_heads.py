@@ -70,6 +70,11 @@ def test_dot_is_the_papers_product_and_cosine_ignores_length() -> None:
     torch.testing.assert_close(cosine(attributes, phi), expected)
 
 
+def test_a_scale_may_stay_what_it_was_set_to() -> None:
+    assert [p.requires_grad for p in Compatibility(4, learned=False).parameters()] == [False]
+    assert [p.requires_grad for p in Compatibility(4).parameters()] == [True]
+
+
 def test_a_cosine_may_be_taken_from_a_centre() -> None:
     phi = torch.nn.functional.normalize(torch.rand(3, 4), dim=1)
     attributes = torch.randn(2, 5, 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from conftest import small_network
@@ -31,3 +33,21 @@ def test_hardnet_reads_patches_of_the_image_by_a_second_backbone() -> None:
             torch.testing.assert_close(found[image, step], expected, atol=1e-4, rtol=1e-4)
     own = {name for name, _ in network.local.extractor.named_parameters()}
     assert own == {name for name, _ in network.backbone.named_parameters()}
+
+
+def test_a_compiled_network_is_the_same_network() -> None:
+    network = small_network("pcnet")
+    plain = copy.deepcopy(network)
+    ran: list[torch.fx.GraphModule] = []
+
+    def backend(module: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        ran.append(module)
+        return module
+
+    network.compile_convolutions(backend)  # type: ignore[arg-type]
+    images, cells = torch.randn(3, 3, 64, 64), torch.tensor([[0, 5, 9, 12, 3, 7]] * 3)
+    with torch.no_grad():
+        found, expected = network(images, cells), plain(images, cells)
+    assert len(ran) == 3  # the trunk, the last block and the local subnet
+    torch.testing.assert_close(found.joint, expected.joint)
+    assert list(network.state_dict()) == list(plain.state_dict())  # a run reads the same either way

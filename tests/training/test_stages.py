@@ -13,6 +13,7 @@ from erpcnet.errors import InputError
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
 from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy, walk_test
 from erpcnet.training import LocalityTable, Log, Stage2Settings, TableSource, train_stage2
+from erpcnet.training.averaging import AveragedWeights
 from erpcnet.training.settings import Stage1Settings
 from erpcnet.training.stage1 import _optimizer, random_cells
 
@@ -143,3 +144,20 @@ def test_an_ending_at_sigma_needs_sigma_before_anything_is_trained() -> None:
     with pytest.raises(InputError, match=r"set --model\.sigma"):
         load_config("creatures", stage2={"ending": "paper"})
     assert load_config("creatures", stage2={"ending": "paper"}, variant="pcnet").stage2.ending == "paper"
+
+
+@pytest.mark.parametrize(("least", "batches", "passes"), [(0, 1, 3), (3, 1, 3), (60, 1, 60), (60, 7, 9), (60, 100, 3)])
+def test_small_datasets_are_passed_over_until_there_were_steps_enough(least: int, batches: int, passes: int) -> None:
+    settings = Stage1Settings(epochs=3, least_steps=least)
+    assert settings.passes(batches) == passes
+
+
+def test_stage1_takes_the_steps_it_was_asked_for(
+    tiny_config: Config, dataset: ZeroShotDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(AveragedWeights, "update", lambda _self, _network: taken.append(1))
+    config = replace(tiny_config, variant="globalnet", stage1=replace(tiny_config.stage1, least_steps=5, batch_size=16))
+    train_localities(open_workshop(config, dataset), dataset, Log())
+    batches = len(dataset.train) // 16
+    assert len(taken) == batches * -(-5 // batches) > batches

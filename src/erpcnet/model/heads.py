@@ -13,18 +13,21 @@ JointKind = Literal["attention", "concatenation", "mean"]
 
 
 class Compatibility(nn.Module):
-    """How well predicted attributes fit classes: a raw dot product (paper), or a cosine with a learned scale.
+    """How well predicted attributes fit classes: a raw dot product (paper), or a cosine with a scale.
 
     The cosine is taken from `centre`, the origin until it is set: what all classes have in common tells none apart.
     """
 
     centre: Tensor
 
-    def __init__(self, attributes: int, kind: CompatibilityKind = "cosine", scale: float = 20.0) -> None:
+    def __init__(
+        self, attributes: int, kind: CompatibilityKind = "cosine", scale: float = 20.0, learned: bool = True
+    ) -> None:
         super().__init__()
         self.kind = kind
         self.register_buffer("centre", torch.zeros(attributes))
-        self.log_scale = nn.Parameter(torch.tensor(float(scale)).log()) if kind == "cosine" else None
+        log_scale = torch.tensor(float(scale)).log()
+        self.log_scale = nn.Parameter(log_scale, requires_grad=learned) if kind == "cosine" else None
 
     def forward(self, attributes: Tensor, phi: Tensor) -> Tensor:
         """attributes [..., A], phi [C, A] of unit rows to scores [..., C]."""

@@ -201,6 +201,12 @@ class ERPCNet(nn.Module):
             if isinstance(module, Compatibility):
                 module.centre.copy_(phi.mean(dim=0))
 
+    def compile_convolutions(self, backend: str = "inductor") -> None:
+        """Have the backbone and the local subnet compiled when they first run, and again for every new shape."""
+        parts = [self.backbone.trunk, self.backbone.last, *([] if self.local is None else [self.local])]
+        for part in parts:
+            part.compile(backend=backend, dynamic=False)
+
     def stage1_parameters(self) -> list[nn.Parameter]:
         """Everything but pi and V."""
         return [p for name, p in self.named_parameters() if not name.startswith("policy.")]
@@ -210,7 +216,8 @@ class ERPCNet(nn.Module):
         return torch.autocast(like.device.type, dtype=self.precision, enabled=wanted)
 
     def _compatibility(self) -> Compatibility:
-        return Compatibility(self._attributes, self.settings.compatibility, self.settings.scale)
+        settings = self.settings
+        return Compatibility(self._attributes, settings.compatibility, settings.scale, settings.learned_scale)
 
 
 def patch_grid(image_size: int, settings: PatchSettings) -> Grid:

@@ -126,7 +126,9 @@ class ModelSettings:
     centred: bool = True
     """Measure the cosine from the seen classes' mean attributes, not from the origin, as `dot` does."""
     scale: float = 20.0
-    """What the learned scale of `cosine` starts from."""
+    """What `cosine` is multiplied by."""
+    learned_scale: bool = True
+    """Whether training changes `scale`. A scale that grows lets the training images be fitted ever more closely."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:

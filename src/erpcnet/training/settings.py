@@ -24,6 +24,8 @@ class Stage1Settings:
 
     epochs: int = 20
     """Passes over the training images."""
+    least_steps: int = 0
+    """Optimizer steps to take at least: a small dataset is passed over more often than `epochs`."""
     batch_size: int = 64
     """Images per step, over all processes."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -58,6 +60,12 @@ class Stage1Settings:
             raise InputError(f"stage1.backbone_lr is {self.backbone_lr}; it must not be negative.")
         if not 0 <= self.averaging < 1:
             raise InputError(f"stage1.averaging is {self.averaging}; it must be from 0 to below 1.")
+        if self.least_steps < 0:
+            raise InputError(f"stage1.least_steps is {self.least_steps}; it must not be negative.")
+
+    def passes(self, batches: int) -> int:
+        """How often to pass over a dataset that has so many batches."""
+        return max(self.epochs, -(-self.least_steps // batches))
 
 
 @dataclass

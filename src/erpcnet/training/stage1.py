@@ -61,8 +61,9 @@ def train_stage1(
         network.policy.requires_grad_(False)
     objective = Stage1Loss(network, settings.weights, settings.label_smoothing)
     objective, optimizer = accelerator.prepare(objective, optimizer)
-    with bar("Stage I", settings.epochs * batches) as advance:
-        for epoch in range(settings.epochs):
+    epochs = settings.passes(batches)
+    with bar("Stage I", epochs * batches) as advance:
+        for epoch in range(epochs):
             objective.train()
             sums: dict[str, Tensor] = {}
             for images, cells, rows in _batches(network, feed, dataset, settings, draws, share):
@@ -131,6 +132,6 @@ def _schedule(optimizer: torch.optim.Optimizer, settings: Stage1Settings, batche
         return StepLR(optimizer, settings.step_epochs * batches, settings.step_factor)
     if settings.schedule == "onecycle":
         highest = [group["lr"] for group in optimizer.param_groups]
-        return OneCycleLR(optimizer, highest, total_steps=settings.epochs * batches + 1)
+        return OneCycleLR(optimizer, highest, total_steps=settings.passes(batches) * batches + 1)
     warmup = max(1.0, settings.warmup_epochs * batches)
     return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
