@@ -269,11 +269,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 def print_bench(found: dict[str, Any]) -> None:
     """Milliseconds per image, and the ratios."""
     title = f"{found['backbone']} at {found['image_size']}, {found['device']}"
-    table = Table("what", "", "batch", "ms/image", "spread", "GMAC/image", "peak MiB", title=title, box=SIMPLE_HEAD)
+    table = Table(
+        "what", "", "grown", "batch", "ms/image", "spread", "GMAC/image", "peak MiB", title=title, box=SIMPLE_HEAD
+    )
     for row in found["rows"]:
         macs = "" if row["gmac_per_image"] is None else f"{row['gmac_per_image']:.3f}"
         times = (f"{row['ms_per_image']:.3f}", f"{row['spread']:.0%}", macs, f"{row['peak_mib']:.0f}")
-        table.add_row(row["group"], row["name"], str(row["batch"]), *times)
+        table.add_row(row["group"], row["name"], row["grown"], str(row["batch"]), *times)
     Console().print(table)
     ratios = Table("ratio", "", box=SIMPLE_HEAD)
     for name, value in found["ratios"].items():

@@ -9,8 +9,11 @@ from erpcnet.experiments.bench import BenchSettings, kernel_arithmetic, ratios, 
 def test_a_bench_has_every_case_and_ratios_of_its_own_rows() -> None:
     settings = BenchSettings(image_size=64, stage1_batch=2, batches=(1, 2), stage2_images=4, repeats=2)
     found = run_bench(settings)
-    names = {(row["group"], row["name"], row["batch"]): row["ms_per_image"] for row in found["rows"]}
-    assert len(names) == 4 + 4 + 2 * 4
+    usual = [row for row in found["rows"] if not row["grown"]]
+    names = {(row["group"], row["name"], row["batch"]): row["ms_per_image"] for row in usual}
+    assert len(usual) == len(names) == 4 + 4 + 2 * 4
+    grown = {row["grown"] for row in found["rows"]} - {""}
+    assert grown == {"T = 1", "T = 3", "T = 12", "9 cells", "25 cells", "1 images", "16 images"}
     assert all(value > 0 for value in names.values())
     assert found["ratios"] == ratios(found["rows"])
     told = found["ratios"]["stage II: tables against direct"]
@@ -31,7 +34,8 @@ def test_arithmetic_is_counted_as_by_hand() -> None:
 
 def test_ratios_compare_like_with_like() -> None:
     def row(group: str, name: str, batch: int, value: float, macs: float | None = None) -> dict[str, object]:
-        return {"group": group, "name": name, "batch": batch, "ms_per_image": value, "gmac_per_image": macs}
+        about = {"group": group, "name": name, "batch": batch, "grown": ""}
+        return {**about, "ms_per_image": value, "gmac_per_image": macs}
 
     rows = [row("stage I", "backbone", 8, 2.0, 1.0), row("stage I", "pcnet", 8, 5.0, 2.0)]
     rows += [row("stage II", name, 8, value) for name, value in (("tables", 1.0), ("direct", 20.0), ("hardnet", 50.0))]

@@ -31,7 +31,7 @@ from erpcnet.experiments.oracle import OracleOrder
 from erpcnet.experiments.parts import hits, part_places
 from erpcnet.model import ERPCNet, Variant
 from erpcnet.model.walk import EntropyOrder, FixedOrder, Order, RandomOrder
-from erpcnet.pipeline import Workshop, open_workshop, set_precision, train_localities
+from erpcnet.pipeline import Workshop, open_workshop, prepare, train_localities
 from erpcnet.progress import console
 from erpcnet.training import LocalityTable, Log, TableSource, policy_table, train_stage2
 
@@ -106,7 +106,8 @@ def _train(shop: Workshop, dataset: ZeroShotDataset) -> Trained:
     config = shop.config
     started = time.perf_counter()
     network = train_localities(shop, dataset, Log())
-    rate = config.stage1.epochs * len(dataset.train) / (time.perf_counter() - started)
+    passes = config.stage1.passes(shop.feed.batches(len(dataset.train), config.stage1.batch_size))
+    rate = passes * len(dataset.train) / (time.perf_counter() - started)
     tables = build_test_tables(network, dataset, shop.feed, config.evaluation.batch_size)
     training = policy_table(network, dataset, shop.feed, config.stage2, config.seed) if network.steps else None
     return Trained(network, dataset, tables, training, rate)
@@ -149,7 +150,7 @@ def _with_policy(shop: Workshop, trained: Trained) -> Trained:
     network = ERPCNet(model, len(trained.dataset.attribute_names), config.data.image_size, config.variant)
     missing = network.load_state_dict(stage1.state_dict(), strict=False).missing_keys
     assert all(name.startswith("policy.") for name in missing)
-    network = set_precision(network.to(shop.accelerator.device), config).eval()
+    network = prepare(network.to(shop.accelerator.device), config).eval()
     assert trained.training is not None
     train_stage2(
         network,
@@ -173,14 +174,15 @@ def _oracle(trained: Trained) -> Order:
 
 def _row(shop: Workshop, name: str, pair: Pair, order: Callable[[Trained], Order]) -> dict[str, Any]:
     """sigma and delta from the fold, or as given; figures from the test images."""
-    seed, model = shop.config.seed, shop.config.model
+    seed, model, stop_loss = shop.config.seed, shop.config.model, shop.config.evaluation.stop_loss
     final = pair.final
     walks = final.walk(order(final))
     if pair.fold is not None:
-        settings = choose_settings(pair.fold.walk(order(pair.fold)), model.sigma, model.delta, "validation")
+        chosen_on = pair.fold.walk(order(pair.fold))
+        settings = choose_settings(chosen_on, model.sigma, model.delta, stop_loss, "validation")
     else:
         protocol: Protocol = "peer" if None in (model.sigma, model.delta) else "fixed"
-        settings = choose_settings(walks, model.sigma, model.delta, protocol)
+        settings = choose_settings(walks, model.sigma, model.delta, stop_loss, protocol)
     metrics = measure(walks, settings, seed).to_json()
     by_step = metrics.pop("t1_by_step")
     if walks.seen is not None:

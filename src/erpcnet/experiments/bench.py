@@ -1,7 +1,8 @@
 """How fast it is, and against what: everything in one run, by turns, so that ratios can be trusted.
 
 Images, attributes and weights are drawn: what is timed depends on shapes alone. Walks take all T steps, the most that
-early stop can leave; HardNet takes as many.
+early stop can leave; HardNet takes as many. For prediction every network is frozen, as `erpcnet.load` does, and on a
+GPU each is also recorded as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from erpcnet.data import Batch
 from erpcnet.errors import InputError
-from erpcnet.evaluation.protocol import usual_order
 from erpcnet.experiments.rows import write_rows
 from erpcnet.inference import Engine, Execution
 from erpcnet.model import ERPCNet, ModelSettings, Variant
+from erpcnet.model.fusion import freeze
 from erpcnet.model.settings import BackboneSettings, LocalSettings
 from erpcnet.model.walk import DirectLocalities, Localities
 from erpcnet.progress import track
@@ -36,6 +37,10 @@ from erpcnet.training.stage2 import train_stage2
 from erpcnet.training.tables import build_table
 
 ATTRIBUTES, CLASSES = 312, 150  # CUB's
+# Ways to predict; the fastest of each is compared.
+OURS = ("sequential", "parallel", "graph")
+HARDNET = ("hardnet", "hardnet, graph")
+BARE = ("backbone", "backbone, graph")
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ GPU = BenchSettings(
 
 @dataclass
 class Case:
-    """Something to time: `run` handles `images` images."""
+    """Something to time: `run` handles `images` images; `grown` says what differs from the usual settings."""
 
     group: str
     name: str
@@ -79,6 +84,7 @@ class Case:
     images: int
     run: Callable[[], object]
     macs: float | None = None  # per image, forward
+    grown: str = ""
     seconds: list[float] = field(default_factory=list)
     memory: float = 0.0
 
@@ -88,6 +94,7 @@ class Case:
         return {
             "group": self.group,
             "name": self.name,
+            "grown": self.grown,
             "batch": self.batch,
             "ms_per_image": 1000 * middle / self.images,
             "spread": (three - quarter) / middle,
@@ -98,7 +105,7 @@ class Case:
 
 def run_bench(settings: BenchSettings) -> dict[str, Any]:
     """All cases by turns; rows, and the ratios that matter."""
-    cases = [*_stage1(settings), *_stage2(settings), *_inference(settings)]
+    cases = [*_stage1(settings), *_stage2(settings), *_inference(settings), *_growth(settings)]
     for case in track(cases, total=len(cases), what="Warming up"):
         case.memory = _peak(case.run, settings.device)
     for _ in track(range(settings.repeats), total=settings.repeats, what="Measuring"):
@@ -112,6 +119,7 @@ def run_bench(settings: BenchSettings) -> dict[str, Any]:
 
 def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The comparisons one asks for, by name."""
+    rows = [row for row in rows if not row["grown"]]
     time_of = {(row["group"], row["name"], row["batch"]): row["ms_per_image"] for row in rows}
     macs_of = {(row["group"], row["name"]): row["gmac_per_image"] for row in rows}
     found: dict[str, float] = {}
@@ -129,9 +137,12 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     built = played["tables"] + played["building tables"] / epochs
     found[f"stage II: tables, built over {epochs} epochs, against HardNet"] = built / played["hardnet"]
     for batch in batches:
-        fastest = min(time_of["inference", way, batch] for way in ("sequential", "parallel"))
-        found[f"inference, batch {batch}: against HardNet"] = fastest / time_of["inference", "hardnet", batch]
-        found[f"inference, batch {batch}: against the backbone"] = fastest / time_of["inference", "backbone", batch]
+        ours, hardnet, bare = (
+            min(time_of["inference", way, batch] for way in ways if ("inference", way, batch) in time_of)
+            for ways in (OURS, HARDNET, BARE)
+        )
+        found[f"inference, batch {batch}: against HardNet"] = ours / hardnet
+        found[f"inference, batch {batch}: against the backbone"] = ours / bare
     return found
 
 
@@ -156,9 +167,7 @@ def kernel_arithmetic(backbone: str, image_size: int) -> list[dict[str, Any]]:
 
 def _stage1(settings: BenchSettings) -> list[Case]:
     size = settings.stage1_batch
-    images, phi = _images(size, settings), _phi(settings)
-    labels = torch.randint(CLASSES, (size,), device=settings.device)
-    cases = []
+    images = _images(size, settings)
     bare = _network("globalnet", settings).train()
 
     def backbone() -> None:
@@ -166,25 +175,26 @@ def _stage1(settings: BenchSettings) -> list[Case]:
             bare.backbone(images).mean().backward()
         bare.zero_grad()
 
-    cases.append(Case("stage I", "backbone", size, size, backbone, _macs(bare.backbone, images) / size))
-    for variant in ("globalnet", "pcnet", "hardnet"):
-        network = _network(variant, settings).train()
-        objective = Stage1Loss(network, LossWeights(), 0.0)
-        optimizer = torch.optim.SGD(network.stage1_parameters(), lr=1e-4, momentum=0.9)
-        cells = _cells(network, size, settings) if network.steps else None
+    cases = [Case("stage I", "backbone", size, size, backbone, _macs(bare.backbone, images) / size)]
+    return cases + [
+        _stage1_step(variant, _network(variant, settings), images, settings)
+        for variant in ("globalnet", "pcnet", "hardnet")
+    ]
 
-        def step(
-            objective: Stage1Loss = objective,
-            optimizer: torch.optim.Optimizer = optimizer,
-            cells: Tensor | None = cells,
-        ) -> None:
-            objective(images, cells, labels, phi)["total"].backward()
-            optimizer.step()
-            optimizer.zero_grad()
 
-        forward = _macs(lambda network=network, cells=cells: network(images, cells)) / size
-        cases.append(Case("stage I", variant, size, size, step, forward))
-    return cases
+def _stage1_step(name: str, network: ERPCNet, images: Tensor, settings: BenchSettings, grown: str = "") -> Case:
+    size, phi = len(images), _phi(settings)
+    labels = torch.randint(CLASSES, (size,), device=settings.device)
+    objective = Stage1Loss(network.train(), LossWeights(), 0.0)
+    optimizer = torch.optim.SGD(network.stage1_parameters(), lr=1e-4, momentum=0.9)
+    cells = _cells(network, size, settings) if network.steps else None
+
+    def step() -> None:
+        objective(images, cells, labels, phi)["total"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Case("stage I", name, size, size, step, _macs(lambda: network(images, cells)) / size, grown)
 
 
 class _Drawn:
@@ -212,55 +222,104 @@ def _stage2(settings: BenchSettings) -> list[Case]:
     def build() -> Any:
         return build_table(ours, batches, len(batches))
 
-    table = build()
     sources = {
-        "tables": (ours, _Drawn(count, count, settings, table.take)),
+        "tables": (ours, _Drawn(count, count, settings, build().take)),
         "direct": (ours, _Drawn(count, once, settings, lambda rows: DirectLocalities(ours, images[rows]))),
         "hardnet": (hard, _Drawn(count, once, settings, lambda rows: DirectLocalities(hard, images[rows]))),
     }
-    accelerator = Accelerator(cpu=settings.device == "cpu")
-    epoch = Stage2Settings(epochs=1, views=1)
-
-    def play(network: ERPCNet, source: _Drawn) -> None:
-        train_stage2(network, source, epoch, accelerator=accelerator, seed=0, log=Log())
-
-    cases = [
-        Case("stage II", name, count, count, lambda pair=pair: play(*pair))  # type: ignore[misc]
-        for name, pair in sources.items()
-    ]
+    cases = [_stage2_epoch(name, network, source, settings) for name, (network, source) in sources.items()]
     return [*cases, Case("stage II", "building tables", count, count, build)]
 
 
+def _stage2_epoch(name: str, network: ERPCNet, source: _Drawn, settings: BenchSettings, grown: str = "") -> Case:
+    accelerator = Accelerator(cpu=settings.device == "cpu")
+    epoch = Stage2Settings(epochs=1, views=1)
+
+    def play() -> None:
+        train_stage2(network, source, epoch, accelerator=accelerator, seed=0, log=Log())
+
+    return Case("stage II", name, source.images, source.images, play, grown=grown)
+
+
 def _inference(settings: BenchSettings) -> list[Case]:
-    ours, hard = _network("erpcnet", settings), _network("hardnet", settings)
-    bare = _network("globalnet", settings)
+    ours, hard, bare = (freeze(_network(variant, settings)) for variant in ("erpcnet", "hardnet", "globalnet"))
+    ways: list[tuple[str, ERPCNet, Execution]] = [
+        ("sequential", ours, "sequential"),
+        ("parallel", ours, "parallel"),
+        ("hardnet", hard, "sequential"),
+    ]
+    if settings.device == "cuda":
+        ways += [("graph", ours, "graph"), ("hardnet, graph", hard, "graph")]
     cases = []
     for size in settings.batches:
         images = _images(size, settings)
-
-        @torch.inference_mode()
-        def backbone(images: Tensor = images) -> None:
-            bare.glance(images)
-
-        cases.append(Case("inference", "backbone", size, size, backbone, _macs(bare.backbone, images) / size))
-        ways: tuple[tuple[str, ERPCNet, Execution], ...] = (
-            ("sequential", ours, "sequential"),
-            ("parallel", ours, "parallel"),
-            ("hardnet", hard, "sequential"),
-        )
-        for name, network, way in ways:
-            engine = Engine(network, way)
-
-            def predict(engine: Engine = engine, images: Tensor = images) -> object:
-                return engine.walk(images, usual_order(engine.network, 0), None)
-
-            cases.append(Case("inference", name, size, size, predict, _macs(predict) / size))
+        glance = _glance(bare, images)
+        cases.append(Case("inference", "backbone", size, size, glance, _macs(glance) / size))
+        if settings.device == "cuda":
+            cases.append(Case("inference", "backbone, graph", size, size, _recorded(glance)))
+        cases += [_prediction(name, network, way, images) for name, network, way in ways]
     return cases
 
 
-def _network(variant: str, settings: BenchSettings, local: LocalSettings | None = None) -> ERPCNet:
+def _prediction(name: str, network: ERPCNet, way: Execution, images: Tensor, grown: str = "") -> Case:
+    engine = Engine(network, way)
+    # A replayed graph does not say what it computes.
+    macs = None if way == "graph" else _macs(lambda: engine.walk(images)) / len(images)
+    return Case("inference", name, len(images), len(images), lambda: engine.walk(images), macs, grown)
+
+
+def _glance(network: ERPCNet, images: Tensor) -> Callable[[], object]:
+    @torch.inference_mode()
+    def run() -> object:
+        return network.glance(images)
+
+    return run
+
+
+def _recorded(run: Callable[[], object]) -> Callable[[], None]:
+    """The same as one CUDA graph."""
+    apart = torch.cuda.Stream()
+    with torch.cuda.stream(apart):
+        run()
+        run()
+    torch.cuda.current_stream().wait_stream(apart)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def _growth(settings: BenchSettings) -> list[Case]:
+    """How a step, an epoch and a prediction grow with T, with the cells of the grid, and with the number of images."""
+    cases: list[Case] = []
+    for steps, stride in ((1, 3), (3, 3), (12, 3), (6, 4), (6, 2)):
+        local = LocalSettings(stride=stride)
+        network = _network("erpcnet", settings, local, steps)
+        grown = f"T = {steps}" if stride == 3 else f"{network.grid.cells} cells"
+        images = _images(settings.stage1_batch, settings)
+        cases.append(_stage1_step("pcnet", _network("pcnet", settings, local, steps), images, settings, grown))
+        cases.append(_table_epoch(network, settings, settings.stage2_images, grown))
+        for way in ("sequential", "parallel"):
+            frozen = freeze(_network("erpcnet", settings, local, steps))
+            cases.append(_prediction(way, frozen, way, _images(max(settings.batches), settings), grown))
+    network = _network("erpcnet", settings)
+    for count in (settings.stage2_images // 4, settings.stage2_images * 4):
+        cases.append(_table_epoch(network, settings, count, f"{count} images"))
+    return cases
+
+
+def _table_epoch(network: ERPCNet, settings: BenchSettings, count: int, grown: str) -> Case:
+    """An epoch of Stage II on a table of `count` images, of which a few are computed and the others copies."""
+    images = _images(min(count, 64), settings)
+    table = build_table(network.eval(), [Batch(images, torch.arange(len(images)))], 1)
+    source = _Drawn(count, count, settings, lambda rows: table.take(rows % len(table)))
+    return _stage2_epoch("tables", network, source, settings, grown)
+
+
+def _network(variant: str, settings: BenchSettings, local: LocalSettings | None = None, steps: int = 6) -> ERPCNet:
     torch.manual_seed(0)
-    model = ModelSettings(backbone=BackboneSettings(settings.backbone, "none"), local=local or LocalSettings())
+    backbone = BackboneSettings(settings.backbone, "none")
+    model = ModelSettings(backbone=backbone, local=local or LocalSettings(), steps=steps)
     if settings.backbone == "small":
         model = replace(model, policy=replace(model.policy, width=256, memory=64))
     checked: Variant = variant  # type: ignore[assignment]

@@ -93,23 +93,25 @@ def published_table(rows: Rows) -> str:
 
 
 def bench_tables(rows: Rows) -> str:
-    """What was timed, and the ratios of it."""
-    timed = [
-        (
-            row["group"],
-            row["name"],
-            row["batch"],
-            f"{float(row['ms_per_image']):.3f}",
-            f"{float(row['spread']):.0%}",
-            f"{float(row['gmac_per_image']):.3f}" if row["gmac_per_image"] else "",
-        )
-        for row in rows
-    ]
+    """The ratios, what was timed, and how it grows."""
     numbers = ("ms_per_image", "gmac_per_image")
-    typed = [{**row, **{n: float(row[n]) if row[n] else None for n in numbers}} for row in rows]
+    typed = [{**row, "batch": int(row["batch"]), **{n: float(row[n] or "nan") for n in numbers}} for row in rows]
     compared = [(name, f"{value:.3f}") for name, value in ratios(typed).items()]
-    header = ("", "", "batch", "ms per image", "spread", "GMAC per image")
-    return "\n\n".join([markdown_table(("ratio", ""), compared), markdown_table(header, timed)])
+    usual = [_timing(row) for row in rows if not row["grown"]]
+    grown = [(row["grown"], *_timing(row)) for row in rows if row["grown"]]
+    header = ("", "", "batch", "ms per image", "spread", "GMAC per image", "peak MiB")
+    tables = (
+        markdown_table(("ratio", ""), compared),
+        markdown_table(header, usual),
+        markdown_table(("other settings", *header), grown),
+    )
+    return "\n\n".join(tables)
+
+
+def _timing(row: dict[str, str]) -> tuple[str, ...]:
+    macs = f"{float(row['gmac_per_image']):.3f}" if row["gmac_per_image"] else ""
+    times = (f"{float(row['ms_per_image']):.3f}", f"{float(row['spread']):.0%}", macs, f"{float(row['peak_mib']):.0f}")
+    return row["group"], row["name"], row["batch"], *times
 
 
 def arithmetic_table(rows: Rows) -> str:
