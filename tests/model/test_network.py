@@ -23,7 +23,7 @@ def test_hardnet_reads_patches_of_the_image_by_a_second_backbone() -> None:
     assert network.local is not None
     images = torch.randn(2, 3, 64, 64)
     cells = torch.tensor([[0, 20], [360, 7]])
-    found = network.look(network.glance(images).feature_map, cells)
+    found = network.look(network.glance(images).surface, cells)
     window, stride, columns = network.grid.window, network.grid.stride, network.grid.shape[1]
     for image in range(2):
         for step in range(2):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from erpcnet.errors import InputError
-from erpcnet.model.backbone import copy_of_last, create_backbone
+from erpcnet.model.backbone import SplitBackbone, copy_of_last, create_backbone
 from erpcnet.model.grid import Grid, entropy_ratios
 from erpcnet.model.heads import Compatibility, Predictor, create_joint
 from erpcnet.model.partial import PartialConvolution
@@ -20,10 +20,10 @@ from erpcnet.model.settings import WITH_POLICY, LocalSettings, ModelSettings, Pa
 class Glance(NamedTuple):
     """What the global subnet sees: `embedding` e_g [N, D], `attributes` a_g, and what localities are cut from.
 
-    The latter, `feature_map`, is e^{n-1} [N, C', H', W'], or for HardNet the images themselves.
+    The latter, `surface`, is e^{n-1} [N, C', H', W'], or for HardNet the images themselves.
     """
 
-    feature_map: Tensor
+    surface: Tensor
     embedding: Tensor
     attributes: Tensor
 
@@ -37,29 +37,35 @@ class Prediction(NamedTuple):
 
 
 class LocalSubnet(nn.Module):
-    """Partial convolution, C_l and f_cl."""
+    """Partial convolution, C_l and f_cl: localities are windows of e^{n-1}.
 
-    def __init__(
-        self,
-        extractor: nn.Module,
-        map_channels: int,
-        channels: int,
-        attributes: int,
-        window: int,
-        settings: ModelSettings,
-    ) -> None:
+    `tabulable`: an image has so few of them, one per cell, that all can be computed.
+    """
+
+    tabulable = True
+
+    def __init__(self, backbone: SplitBackbone, grid: Grid, attributes: int, settings: ModelSettings) -> None:
         super().__init__()
-        local = settings.local
+        local, map_channels = settings.local, backbone.map_channels
+        self.grid, self.surface_channels = grid, map_channels
         self.pooled = local.window if local.crop == "pooled" else None
-        side = self.pooled or window
+        side = self.pooled or grid.window
         if local.kernel_mode == "valid" and local.kernel > side:
             raise InputError(
                 f"a 'valid' kernel of {local.kernel} does not fit windows of {side}; "
                 "use larger images or a smaller --model.local.kernel."
             )
         self.partial = PartialConvolution(map_channels, local.kernel, local.kernel_kind, local.kernel_mode)
-        self.extractor = extractor
-        self.predictor = Predictor(channels, attributes, settings.dropout)
+        self.extractor = copy_of_last(backbone)
+        self.predictor = Predictor(backbone.channels, attributes, settings.dropout)
+
+    def surface(self, images: Tensor, feature_map: Tensor) -> Tensor:
+        """What windows are cut from."""
+        return feature_map
+
+    def entropy(self, surface: Tensor) -> Tensor:
+        """beta of every cell, [N, cells]."""
+        return entropy_ratios(surface, self.grid)
 
     def forward(self, crops: Tensor) -> Tensor:
         """Windows [N, T, C', k, k] to localities e_l [N, T, D]."""
@@ -70,12 +76,23 @@ class LocalSubnet(nn.Module):
 
 
 class PatchSubnet(nn.Module):
-    """HardNet's local subnet: a second backbone, on patches of the image."""
+    """HardNet's local subnet: a second backbone, on patches of the image. The interface is `LocalSubnet`'s."""
 
-    def __init__(self, extractor: nn.Module, channels: int, attributes: int, dropout: float) -> None:
+    tabulable = False
+
+    def __init__(self, grid: Grid, attributes: int, settings: ModelSettings) -> None:
         super().__init__()
-        self.extractor = extractor
-        self.predictor = Predictor(channels, attributes, dropout)
+        self.grid, self.surface_channels = grid, 3
+        self.extractor = create_backbone(settings.backbone.name, settings.backbone.weights)
+        self.predictor = Predictor(self.extractor.channels, attributes, settings.dropout)
+
+    def surface(self, images: Tensor, feature_map: Tensor) -> Tensor:
+        """What patches are cut from."""
+        return images
+
+    def entropy(self, surface: Tensor) -> Tensor:
+        """1 for every cell: the paper's HardNet has no beta."""
+        return torch.ones(len(surface), self.grid.cells, device=surface.device)
 
     def forward(self, patches: Tensor) -> Tensor:
         """Patches [N, T, 3, k, k] to localities e_l [N, T, D]."""
@@ -97,12 +114,13 @@ class ERPCNet(nn.Module):
         # bf16 is about ten times slower.
         self.precision: torch.dtype | None = None
         self.backbone = create_backbone(settings.backbone.name, settings.backbone.weights)
-        channels, map_channels = self.backbone.channels, self.backbone.map_channels
-        if variant == "hardnet":
-            map_channels = 3
-            self.grid = patch_grid(image_size, settings.patch)
-        else:
-            self.grid = make_grid(self.backbone.trunk, image_size, settings.local)
+        channels = self.backbone.channels
+        patches = variant == "hardnet"
+        self.grid = (
+            patch_grid(image_size, settings.patch)
+            if patches
+            else make_grid(self.backbone.trunk, image_size, settings.local)
+        )
         if settings.steps > self.grid.cells:
             raise InputError(
                 f"model.steps (T) is {settings.steps}, but the grid has only {self.grid.cells} cells "
@@ -112,7 +130,11 @@ class ERPCNet(nn.Module):
         self.global_fit = self._compatibility()
         self.local: LocalSubnet | PatchSubnet | None = None
         if variant != "globalnet":
-            self.local = self._local_subnet(attributes)
+            self.local = (
+                PatchSubnet(self.grid, attributes, settings)
+                if patches
+                else LocalSubnet(self.backbone, self.grid, attributes, settings)
+            )
             joint = settings.joint
             self.joint = create_joint(
                 joint.kind,
@@ -126,21 +148,13 @@ class ERPCNet(nn.Module):
             )
             self.local_fit, self.joint_fit, self.highlight_fit = (self._compatibility() for _ in range(3))
         self.policy: ActorCritic | None = None
-        if variant in WITH_POLICY:
-            self.policy = ActorCritic(channels, map_channels + 1, self.grid.cells, settings.policy)
-
-    def _local_subnet(self, attributes: int) -> LocalSubnet | PatchSubnet:
-        settings, backbone = self.settings, self.backbone
-        if self.variant == "hardnet":
-            second = create_backbone(settings.backbone.name, settings.backbone.weights)
-            return PatchSubnet(second, backbone.channels, attributes, settings.dropout)
-        extractor = copy_of_last(backbone)
-        return LocalSubnet(extractor, backbone.map_channels, backbone.channels, attributes, self.grid.window, settings)
+        if variant in WITH_POLICY and self.local is not None:
+            self.policy = ActorCritic(channels, self.local.surface_channels + 1, self.grid.cells, settings.policy)
 
     @property
     def tabulable(self) -> bool:
-        """Whether an image has so few localities that all of them can be computed: one per cell of the grid."""
-        return self.variant != "hardnet"
+        """Whether an image has so few localities that all of them can be computed."""
+        return self.local is None or self.local.tabulable
 
     @property
     def steps(self) -> int:
@@ -158,23 +172,20 @@ class ERPCNet(nn.Module):
             feature_map = self.backbone.trunk(images)
             embedding = self.backbone.last(feature_map).mean(dim=(2, 3))
         embedding = embedding.float()
-        cut_from = images if self.variant == "hardnet" else feature_map
-        return Glance(cut_from, embedding, self.global_predictor(embedding))
+        surface = feature_map if self.local is None else self.local.surface(images, feature_map)
+        return Glance(surface, embedding, self.global_predictor(embedding))
 
-    def look(self, feature_map: Tensor, cells: Tensor) -> Tensor:
-        """Localities e_l [N, T, D] of the cells [N, T] of e^{n-1}."""
+    def look(self, surface: Tensor, cells: Tensor) -> Tensor:
+        """Localities e_l [N, T, D] of the cells [N, T] of a glance's surface."""
         assert self.local is not None, "GlobalNet has no localities"
-        with self._autocast(feature_map):
-            localities = self.local(self.grid.crop(feature_map, cells))
+        with self._autocast(surface):
+            localities = self.local(self.grid.crop(surface, cells))
         return localities.float()
 
-    def describe(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
-        """Every cell's descriptor [N, cells, C' + 1] and beta [N, cells]; neither needs C_l. HardNet's beta is 1."""
-        if self.variant == "hardnet":
-            beta = torch.ones(len(feature_map), self.grid.cells, device=feature_map.device)
-        else:
-            beta = entropy_ratios(feature_map, self.grid)
-        means = self.grid.means(feature_map).float()
+    def describe(self, surface: Tensor) -> tuple[Tensor, Tensor]:
+        """Every cell's descriptor [N, cells, C' + 1] and beta [N, cells]; neither needs C_l."""
+        beta = entropy_ratios(surface, self.grid) if self.local is None else self.local.entropy(surface)
+        means = self.grid.means(surface).float()
         return torch.cat([means, beta[..., None]], dim=2), beta
 
     def forward(self, images: Tensor, cells: Tensor | None = None) -> Prediction:
@@ -182,7 +193,7 @@ class ERPCNet(nn.Module):
         glance = self.glance(images)
         if self.local is None or cells is None:
             return Prediction(glance.attributes, None, None)
-        localities = self.look(glance.feature_map, cells)
+        localities = self.look(glance.surface, cells)
         joint = self.joint.prefixes(glance.embedding, localities)
         return Prediction(glance.attributes, self.local.predictor(localities), joint)
 

@@ -32,12 +32,12 @@ class DirectLocalities:
     def __init__(self, network: ERPCNet, images: Tensor) -> None:
         glance = network.glance(images)
         self.embedding, self.attributes = glance.embedding, glance.attributes
-        self.descriptors, self.beta = network.describe(glance.feature_map)
-        self._network, self._map = network, glance.feature_map
+        self.descriptors, self.beta = network.describe(glance.surface)
+        self._network, self._surface = network, glance.surface
 
     def look(self, rows: Tensor, cells: Tensor) -> Tensor:
-        whole = len(rows) == len(self._map)
-        return self._network.look(self._map if whole else self._map[rows], cells[:, None])[:, 0]
+        whole = len(rows) == len(self._surface)
+        return self._network.look(self._surface if whole else self._surface[rows], cells[:, None])[:, 0]
 
 
 class ParallelLocalities(DirectLocalities):
@@ -49,7 +49,7 @@ class ParallelLocalities(DirectLocalities):
     def __init__(self, network: ERPCNet, images: Tensor) -> None:
         super().__init__(network, images)
         every = torch.arange(network.grid.cells, device=images.device).expand(len(images), -1)
-        self.localities = network.look(self._map, every) if network.steps else self.embedding[:, None][:, :0]
+        self.localities = network.look(self._surface, every) if network.steps else self.embedding[:, None][:, :0]
 
     def look(self, rows: Tensor, cells: Tensor) -> Tensor:
         return self.localities[rows, cells]
