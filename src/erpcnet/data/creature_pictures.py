@@ -58,7 +58,7 @@ class PictureSettings:
     size: int = 128
     scale: tuple[float, float] = (0.24, 0.34)
     crumbs: tuple[int, int] = (14, 24)
-    decoys: tuple[int, int] = (10, 16)
+    decoys: tuple[int, int] = (6, 10)
     chroma: float = 60.0
 
 

@@ -100,11 +100,9 @@ def bench_tables(rows: Rows) -> str:
     usual = [_timing(row) for row in rows if not row["grown"]]
     grown = [(row["grown"], *_timing(row)) for row in rows if row["grown"]]
     header = ("", "", "batch", "ms per image", "spread", "GMAC per image", "peak MiB")
-    tables = (
-        markdown_table(("ratio", ""), compared),
-        markdown_table(header, usual),
-        markdown_table(("other settings", *header), grown),
-    )
+    tables = [markdown_table(("ratio", ""), compared), markdown_table(header, usual)]
+    if grown:
+        tables.append(markdown_table(("other settings", *header), grown))
     return "\n\n".join(tables)
 
 
