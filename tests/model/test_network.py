@@ -44,7 +44,7 @@ def test_a_compiled_network_is_the_same_network() -> None:
         ran.append(module)
         return module
 
-    network.compile_convolutions(backend)  # type: ignore[arg-type]
+    network.compile_convolutions(backend)
     images, cells = torch.randn(3, 3, 64, 64), torch.tensor([[0, 5, 9, 12, 3, 7]] * 3)
     with torch.no_grad():
         found, expected = network(images, cells), plain(images, cells)

@@ -24,6 +24,7 @@ from erpcnet.data import Batch
 from erpcnet.errors import InputError
 from erpcnet.experiments.rows import write_rows
 from erpcnet.inference import Engine, Execution
+from erpcnet.inference.engine import record
 from erpcnet.model import ERPCNet, ModelSettings, Variant
 from erpcnet.model.fusion import freeze
 from erpcnet.model.settings import BackboneSettings, LocalSettings
@@ -256,7 +257,7 @@ def _inference(settings: BenchSettings) -> list[Case]:
         glance = _glance(bare, images)
         cases.append(Case("inference", "backbone", size, size, glance, _macs(glance) / size))
         if settings.device == "cuda":
-            cases.append(Case("inference", "backbone, graph", size, size, _recorded(glance)))
+            cases.append(Case("inference", "backbone, graph", size, size, record(glance)[0].replay))
         cases += [_prediction(name, network, way, images) for name, network, way in ways]
     return cases
 
@@ -274,19 +275,6 @@ def _glance(network: ERPCNet, images: Tensor) -> Callable[[], object]:
         return network.glance(images)
 
     return run
-
-
-def _recorded(run: Callable[[], object]) -> Callable[[], None]:
-    """The same as one CUDA graph."""
-    apart = torch.cuda.Stream()
-    with torch.cuda.stream(apart):
-        run()
-        run()
-    torch.cuda.current_stream().wait_stream(apart)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def _growth(settings: BenchSettings) -> list[Case]:

@@ -5,6 +5,8 @@ with a seed of their own. Its classes are coarse, as ImageNet's are for birds: t
 small parts, so that nothing is told about what distinguishes siblings.
 
     python -m erpcnet.experiments.pretrain_small OUT
+
+Those in the package are of format 2 of the drawing, in which siblings' contrasts were drawn at random.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.fx.experimental.optimization import fuse as fold_norms
 
-from erpcnet.model.network import ERPCNet, LocalSubnet
+from erpcnet.model.network import ERPCNet
 
 
 def freeze(network: ERPCNet) -> ERPCNet:
@@ -14,19 +14,13 @@ def freeze(network: ERPCNet) -> ERPCNet:
     In place, and for good: a frozen network neither trains nor gives back the weights that it was loaded from.
     """
     network.eval().requires_grad_(False)
-    holders: list[nn.Module] = [network.backbone]
-    if isinstance(network.local, LocalSubnet):
-        holders.append(network.local)
-    elif network.local is not None:
-        holders.append(network.local.extractor)
+    parts: list[tuple[nn.Module, str]] = [(network.backbone, "trunk"), (network.backbone, "last")]
+    if network.local is not None:
+        parts += [(network.local, name) for name in ("partial", "extractor") if hasattr(network.local, name)]
     on_gpu = next(network.parameters()).is_cuda
-    for holder in holders:
-        for name in ("trunk", "last", "partial", "extractor"):
-            part = getattr(holder, name, None)
-            if part is None:
-                continue
-            frozen = _folded(part)
-            setattr(holder, name, frozen.to(network.precision) if on_gpu and network.precision else frozen)
+    for holder, name in parts:
+        folded = _folded(getattr(holder, name))
+        setattr(holder, name, folded.to(network.precision) if on_gpu and network.precision else folded)
     return network
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -212,7 +213,7 @@ class ERPCNet(nn.Module):
             if isinstance(module, Compatibility):
                 module.centre.copy_(phi.mean(dim=0))
 
-    def compile_convolutions(self, backend: str = "inductor") -> None:
+    def compile_convolutions(self, backend: str | Callable[..., object] = "inductor") -> None:
         """Have the backbone and the local subnet compiled when they first run, and again for every new shape."""
         parts = [self.backbone.trunk, self.backbone.last, *([] if self.local is None else [self.local])]
         for part in parts:
