@@ -8,16 +8,17 @@ Both are timed in turns within one run, and the medians compared: 1.0 means that
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
 from erpcnet.config import load_config
-from erpcnet.data import read_dataset
+from erpcnet.data import Batch, read_dataset
 from erpcnet.pipeline import create_network, open_workshop
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.stage1 import random_cells, seen_targets
@@ -66,14 +67,16 @@ def measure(shop, steps: int, rounds: int) -> dict[str, float]:  # type: ignore[
         optimizer.step()
         optimizer.zero_grad()
 
+    def epochs() -> Iterator[Batch]:
+        draws = torch.Generator().manual_seed(1)
+        while True:
+            yield from feed.epoch(dataset.train, config.stage1.batch_size, draws)
+
+    batches = epochs()  # rounds go on where the last one ended, so that what an epoch does once is spread over it
+
     def from_feed() -> None:
-        left = steps
-        while left:
-            for batch in feed.epoch(dataset.train, config.stage1.batch_size, torch.Generator().manual_seed(1)):
-                step(batch.images, batch.rows)
-                left -= 1
-                if not left:
-                    break
+        for batch in itertools.islice(batches, steps):
+            step(batch.images, batch.rows)
 
     fixed = next(iter(feed.epoch(dataset.train, config.stage1.batch_size, torch.Generator().manual_seed(1))))
 

@@ -91,7 +91,7 @@ def train_policy(shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset, log
     """Stage II, in place."""
     config = shop.config
     source = open_source(network, dataset, shop.feed, config.stage2, config.seed)
-    train_stage2(network, source, config.stage2, accelerator=shop.accelerator, seed=config.seed, log=log)
+    train_stage2(network, source, config.stage2, seed=config.seed, log=log)
 
 
 def select_settings(shop: Workshop, log: Log) -> Settings | None:

@@ -8,6 +8,7 @@ import torch
 from conftest import small_network
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import LossWeights
+from erpcnet.training.stage1 import mix
 
 
 def _cross_entropy(attributes: list[float], scale: float, phi: torch.Tensor, label: int) -> float:
@@ -53,3 +54,20 @@ def test_globalnet_has_its_own_loss_only() -> None:
     losses = Stage1Loss(network, LossWeights(), 0.0)(torch.randn(2, 3, 64, 64), None, torch.tensor([0, 1]), phi)
     assert set(losses) == {"global", "total"}
     assert losses["global"].item() == losses["total"].item()
+
+
+def test_a_mixed_image_is_judged_by_both_labels() -> None:
+    network = small_network("pcnet")
+    images, phi = torch.rand(3, 3, 64, 64), torch.nn.functional.normalize(torch.rand(4, 7), dim=1)
+    cells = torch.stack([torch.randperm(16)[:6] for _ in range(3)])
+    labels = torch.tensor([0, 2, 1])
+    mixed, targets = mix(images, torch.nn.functional.one_hot(labels, 4).float(), 0.3)
+    for n in range(3):
+        expected = 0.7 * images[n] + 0.3 * images[(n + 1) % 3]
+        assert torch.allclose(mixed[n], expected, atol=1e-6)
+    objective = Stage1Loss(network, LossWeights(local=1.0), 0.0)
+    with torch.no_grad():
+        found = objective(mixed, cells, targets, phi)
+        own, next_one = (objective(mixed, cells, wanted, phi) for wanted in (labels, labels.roll(-1)))
+    for name, value in found.items():
+        assert value.item() == pytest.approx(0.7 * own[name].item() + 0.3 * next_one[name].item(), rel=1e-5)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 from conftest import small_network
 from erpcnet.config import Config, load_config
@@ -99,9 +98,7 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
         network.joint.of_local.weight[:, :attributes] = torch.eye(attributes)
     table = _planted(network, dataset)
     settings = Stage2Settings(epochs=60, batch_size=18, views=1, temperature=1.0, lr=3e-3)
-    train_stage2(
-        network, TableSource(table, dataset, views=1), settings, accelerator=Accelerator(cpu=True), seed=0, log=Log()
-    )
+    train_stage2(network, TableSource(table, dataset, views=1), settings, seed=0, log=Log())
     everything = table.take(torch.arange(len(table)))
     with torch.inference_mode():
         assert network.policy is not None
@@ -161,3 +158,14 @@ def test_stage1_takes_the_steps_it_was_asked_for(
     train_localities(open_workshop(config, dataset), dataset, Log())
     batches = len(dataset.train) // 16
     assert len(taken) == batches * -(-5 // batches) > batches
+
+
+def test_frozen_norms_keep_their_statistics_and_the_kernels_own_do_not(
+    tiny_config: Config, dataset: ZeroShotDataset
+) -> None:
+    config = replace(tiny_config, stage1=replace(tiny_config.stage1, freeze_norms=True))
+    start = create_network(config, len(dataset.attribute_names)).state_dict()
+    end = train_localities(open_workshop(config, dataset), dataset, Log()).state_dict()
+    changed = {name for name in start if name.endswith("running_mean") and not torch.equal(start[name], end[name])}
+    assert changed == {name for name in start if name.endswith("running_mean") and name.startswith("local.partial.")}
+    assert not torch.equal(start["backbone.last.0.residual.0.weight"], end["backbone.last.0.residual.0.weight"])

@@ -156,7 +156,6 @@ def _with_policy(shop: Workshop, trained: Trained) -> Trained:
         network,
         TableSource(trained.training, trained.dataset, config.stage2.views),
         config.stage2,
-        accelerator=shop.accelerator,
         seed=config.seed,
         log=Log(),
     )

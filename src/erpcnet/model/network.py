@@ -219,6 +219,11 @@ class ERPCNet(nn.Module):
         for part in parts:
             part.compile(backend=backend, dynamic=False)
 
+    @property
+    def pretrained(self) -> list[nn.Module]:
+        """The parts whose weights come from elsewhere: f_G, and what begins as a copy of it."""
+        return [self.backbone, *([] if self.local is None else [self.local.extractor])]
+
     def stage1_parameters(self) -> list[nn.Parameter]:
         """Everything but pi and V."""
         return [p for name, p in self.named_parameters() if not name.startswith("policy.")]

@@ -31,12 +31,20 @@ class AveragedWeights(Generic[Network]):
 
 
 @torch.no_grad()
-def refresh_batch_norm(network: nn.Module, batches: Iterable[tuple[Tensor | None, ...]]) -> None:
+def batch_norms(*modules: nn.Module) -> list[_BatchNorm]:
+    """Every batch norm inside these modules."""
+    return [part for module in modules for part in module.modules() if isinstance(part, _BatchNorm)]
+
+
+def refresh_batch_norm(
+    network: nn.Module, batches: Iterable[tuple[Tensor | None, ...]], frozen: Iterable[nn.Module] = ()
+) -> None:
     """Recompute running means and variances for weights that no training step has used.
 
-    Only the norms are in training mode; each of `batches` holds the network's arguments.
+    Only the norms are in training mode; each of `batches` holds the network's arguments. Those in `frozen` keep theirs.
     """
-    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    kept = {id(norm) for norm in batch_norms(*frozen)}
+    norms = [norm for norm in batch_norms(network) if id(norm) not in kept]
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]

@@ -20,7 +20,7 @@ class Stage1Loss(nn.Module):
     def forward(self, images: Tensor, cells: Tensor | None, labels: Tensor, phi: Tensor) -> dict[str, Tensor]:
         """L_erpc = L_g + L_l + L_j + L_m, as `total` and one by one.
 
-        labels [N] are rows of phi [S, A], the seen classes' attributes.
+        labels [N] are rows of phi [S, A], the seen classes' attributes, or shares of all of them [N, S].
         """
         network, weights = self.network, self.weights
         whole, local, joint = network(images, cells)
@@ -40,6 +40,6 @@ class Stage1Loss(nn.Module):
     def _cross_entropy(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Scores [N, S] or [N, T, S], averaged over steps and images."""
         if scores.dim() == 3:
-            labels = labels[:, None].expand(scores.shape[:2]).flatten()
+            labels = labels.repeat_interleave(scores.shape[1], dim=0)
             scores = scores.flatten(0, 1)
         return F.cross_entropy(scores.float(), labels, label_smoothing=self.label_smoothing)

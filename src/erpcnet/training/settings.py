@@ -50,6 +50,10 @@ class Stage1Settings:
     """Decay per step of the exponential average of the weights that is kept at the end; 0: none, as in the paper."""
     label_smoothing: float = 0.0
     """Of every cross-entropy."""
+    mixup: float = 0.0
+    """Blend every image and its label with another's, by a share drawn from Beta(mixup, mixup); 0: not at all."""
+    freeze_norms: bool = False
+    """The batch norms of the pretrained parts keep the statistics that they were pretrained with."""
     weights: LossWeights = field(default_factory=LossWeights)
 
     def __post_init__(self) -> None:
@@ -60,6 +64,8 @@ class Stage1Settings:
             raise InputError(f"stage1.backbone_lr is {self.backbone_lr}; it must not be negative.")
         if not 0 <= self.averaging < 1:
             raise InputError(f"stage1.averaging is {self.averaging}; it must be from 0 to below 1.")
+        if self.mixup < 0:
+            raise InputError(f"stage1.mixup is {self.mixup}; it must not be negative.")
         if self.least_steps < 0:
             raise InputError(f"stage1.least_steps is {self.least_steps}; it must not be negative.")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 from erpcnet.data import ImageFeed, ZeroShotDataset
 from erpcnet.model import ERPCNet
 from erpcnet.progress import bar
-from erpcnet.training.averaging import AveragedWeights, refresh_batch_norm
+from erpcnet.training.averaging import AveragedWeights, batch_norms, refresh_batch_norm
 from erpcnet.training.log import Log
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import Stage1Settings
@@ -27,6 +29,15 @@ class Draws(NamedTuple):
 
     views: torch.Generator
     cells: torch.Generator
+    shares: np.random.Generator
+
+    @classmethod
+    def from_seed(cls, seed: int) -> Draws:
+        return cls(
+            views=torch.Generator().manual_seed(seed),
+            cells=torch.Generator().manual_seed(seed + 3),
+            shares=np.random.default_rng(seed),
+        )
 
 
 def random_cells(count: int, cells: int, steps: int, generator: torch.Generator) -> Tensor:
@@ -47,7 +58,7 @@ def train_stage1(
     """Train everything but the policy on the dataset's training images; returns the network to use."""
     # Every variant draws the same from here on, whatever its construction drew: so they share Stage I's weights.
     set_seed(seed, device_specific=True)
-    draws = Draws(torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 3))
+    draws = Draws.from_seed(seed)
     device, share = accelerator.device, (accelerator.process_index, accelerator.num_processes)
     network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     phi, labels = seen_targets(dataset, device)
@@ -65,9 +76,16 @@ def train_stage1(
     with bar("Stage I", epochs * batches) as advance:
         for epoch in range(epochs):
             objective.train()
+            if settings.freeze_norms:
+                for norm in batch_norms(*network.pretrained):
+                    norm.eval()
             sums: dict[str, Tensor] = {}
             for images, cells, rows in _batches(network, feed, dataset, settings, draws, share):
-                losses = objective(images, cells, labels[rows.to(device)], phi)
+                targets = labels[rows.to(device)]
+                if settings.mixup:
+                    targets = F.one_hot(targets, len(phi)).float()
+                    images, targets = mix(images, targets, draws.shares.beta(settings.mixup, settings.mixup))
+                losses = objective(images, cells, targets, phi)
                 accelerator.backward(losses["total"])
                 optimizer.step()
                 schedule.step()
@@ -83,10 +101,15 @@ def train_stage1(
     if averaged is not None:
         drawn = _batches(network, feed, dataset, settings, draws, (0, 1))
         fresh = ((images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False))
-        refresh_batch_norm(result, fresh)
+        refresh_batch_norm(result, fresh, frozen=result.pretrained if settings.freeze_norms else ())
     result.requires_grad_(True)
     accelerator.free_memory()  # or it would keep this network and its optimizer as long as it lives
     return result.eval()
+
+
+def mix(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Every image and its target, of which a `share` is the next one's: batches are shuffled, so that is anyone's."""
+    return images.lerp(images.roll(-1, 0), share), targets.lerp(targets.roll(-1, 0), share)
 
 
 def seen_targets(dataset: ZeroShotDataset, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -116,7 +139,7 @@ def _batches(
 
 
 def _optimizer(network: ERPCNet, settings: Stage1Settings) -> torch.optim.Optimizer:
-    pretrained = [p for name, p in network.named_parameters() if name.startswith(("backbone.", "local.extractor."))]
+    pretrained = [parameter for part in network.pretrained for parameter in part.parameters()]
     known = {id(parameter) for parameter in pretrained}
     parameters: list[dict[str, Any]] = [
         {"params": [p for p in network.stage1_parameters() if id(p) not in known]},

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from erpcnet.data import Batch, ImageFeed, ZeroShotDataset
@@ -17,13 +17,13 @@ from erpcnet.model.policy import ActorCritic
 from erpcnet.model.reward import rewards
 from erpcnet.model.walk import DirectLocalities, Localities, PolicyOrder, walk
 from erpcnet.progress import bar
+from erpcnet.training.learner import Learner
 from erpcnet.training.log import Log
 from erpcnet.training.ppo import (
     Episodes,
     alive_steps,
     discounted_returns,
     explained_variance,
-    ppo_loss,
     standardise,
     visited_before,
 )
@@ -110,7 +110,6 @@ def train_stage2(
     source: Source,
     settings: Stage2Settings,
     *,
-    accelerator: Accelerator,
     seed: int,
     log: Log,
 ) -> None:
@@ -119,8 +118,9 @@ def train_stage2(
         raise InputError(f"the variant '{network.variant}' has no policy to train.")
     generator = torch.Generator().manual_seed(seed + 2)
     policy = network.policy.train()
-    optimizer = torch.optim.Adam(policy.parameters(), lr=settings.lr)
-    with bar("Stage II", settings.epochs) as advance:
+    learner = Learner(policy, settings, source.phi.device)
+    rough = network.precision is not None and source.phi.is_cuda
+    with bar("Stage II", settings.epochs) as advance, matrix_products("high" if rough else "highest"):
         for epoch in range(settings.epochs):
             # Each epoch walks once over every image, in one of its views.
             view = torch.randint(source.views, (source.images,), generator=generator)
@@ -132,10 +132,21 @@ def train_stage2(
                 localities, labels = source.take(own, view[own]), source.labels[own.to(source.labels.device)]
                 played.append(play(network, localities, labels, source.phi, settings, noise[:, places]))
             episodes, watch = judge(policy, played, settings)
-            watch |= _update(network, optimizer, episodes, settings, generator, accelerator)
+            watch |= learner.learn(episodes, generator)
             log.scalars("stage2", watch, epoch + 1)
             advance(note=f"return {watch['mean_return']:.3f}")
     policy.eval()
+
+
+@contextmanager
+def matrix_products(precision: str) -> Iterator[None]:
+    """How exact those of fp32 have to be; on a GPU, `high` is several times faster than `highest`."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -192,30 +203,3 @@ def judge(policy: ActorCritic, played: Sequence[Played], settings: Stage2Setting
         "explained_variance": explained_variance(outlook.values, returns, alive),
     }
     return Episodes(states, descriptors, visited, cells, chances, returns, advantages, alive), watch
-
-
-def _update(
-    network: ERPCNet,
-    optimizer: torch.optim.Optimizer,
-    episodes: Episodes,
-    settings: Stage2Settings,
-    generator: torch.Generator,
-    accelerator: Accelerator,
-) -> dict[str, float]:
-    """Several passes over the episodes, in minibatches of whole episodes, as the GRU needs them."""
-    policy = network.policy
-    assert policy is not None
-    device = episodes.cells.device
-    watched: dict[str, Tensor] = {}
-    steps = 0
-    for _ in range(settings.updates):
-        for rows in torch.randperm(len(episodes.cells), generator=generator).to(device).split(settings.batch_size):
-            loss = ppo_loss(policy, episodes.take(rows), settings.clip, settings.value_weight, settings.entropy_weight)
-            optimizer.zero_grad()
-            accelerator.backward(loss.total)
-            torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.grad_clip)
-            optimizer.step()
-            steps += 1
-            for name in ("surrogate", "value", "entropy", "approx_kl", "clip_fraction"):
-                watched[name] = watched.get(name, torch.zeros((), device=device)) + getattr(loss, name).detach()
-    return {name: float(value) / steps for name, value in watched.items()}

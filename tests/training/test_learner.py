@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from erpcnet.model.policy import ActorCritic
+from erpcnet.model.settings import PolicySettings
+from erpcnet.training.learner import Learner, minibatch
+from erpcnet.training.ppo import Episodes, ppo_loss, visited_before
+from erpcnet.training.settings import Stage2Settings
+
+COUNT, STEPS, CELLS = 10, 3, 9
+
+
+def _policy() -> ActorCritic:
+    torch.manual_seed(0)
+    return ActorCritic(5, 4, CELLS, PolicySettings(width=8, memory=6))
+
+
+def _episodes() -> Episodes:
+    torch.manual_seed(1)
+    cells = torch.stack([torch.randperm(CELLS)[:STEPS] for _ in range(COUNT)])
+    return Episodes(
+        states=torch.randn(COUNT, STEPS, 5),
+        descriptors=torch.randn(COUNT, CELLS, 4),
+        visited=visited_before(cells, CELLS),
+        cells=cells,
+        log_probabilities=-2 + 0.1 * torch.randn(COUNT, STEPS),
+        returns=torch.randn(COUNT, STEPS),
+        advantages=torch.randn(COUNT, STEPS),
+        alive=torch.rand(COUNT, STEPS) < 0.7,
+    )
+
+
+def test_a_filled_minibatch_has_the_loss_and_the_gradient_of_its_own_episodes() -> None:
+    episodes, rows = _episodes(), torch.tensor([7, 2, 4])
+    found = []
+    for batch in (episodes.take(rows), minibatch(episodes, rows, 8)):
+        policy = _policy()
+        loss = ppo_loss(policy, batch, 0.2, 0.5, 0.01)
+        loss.total.backward()
+        found.append([loss.approx_kl, loss.clip_fraction, *(p.grad for p in policy.parameters())])
+    assert len(minibatch(episodes, rows, 8).cells) == 8
+    for plain, filled in zip(*found, strict=True):
+        torch.testing.assert_close(filled, plain)
+
+
+def test_a_learner_descends_as_adam_by_hand_does() -> None:
+    episodes, policy = _episodes(), _policy()
+    settings = Stage2Settings(updates=2, batch_size=4, lr=1e-2)
+    by_hand = copy.deepcopy(policy)
+    watch = Learner(policy, settings, torch.device("cpu")).learn(episodes, torch.Generator().manual_seed(0))
+    optimizer, generator = torch.optim.Adam(by_hand.parameters(), lr=1e-2), torch.Generator().manual_seed(0)
+    entropies = []
+    for _ in range(2):
+        order = torch.randperm(COUNT, generator=generator)
+        for rows in (order[:4], order[4:8], order[8:]):
+            loss = ppo_loss(by_hand, episodes.take(rows), settings.clip, settings.value_weight, settings.entropy_weight)
+            optimizer.zero_grad()
+            loss.total.backward()
+            torch.nn.utils.clip_grad_norm_(by_hand.parameters(), settings.grad_clip)
+            optimizer.step()
+            entropies.append(loss.entropy.item())
+    assert watch["entropy"] == pytest.approx(sum(entropies) / 6)
+    for found, expected in zip(policy.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_a_recorded_learner_ends_where_a_plain_one_does() -> None:
+    device = torch.device("cuda")
+    settings = Stage2Settings(updates=4, batch_size=4, lr=1e-3)
+    episodes = Episodes(**{name: value.to(device) for name, value in vars(_episodes()).items()})
+    found = []
+    for recorded in (False, True):
+        policy = _policy().to(device)
+        learner, generator = Learner(policy, settings, device, recorded), torch.Generator().manual_seed(0)
+        watch = [learner.learn(episodes, generator) for _ in range(3)]
+        found.append((watch, policy.state_dict()))
+    (plain_watch, plain), (watch, weights) = found
+    for name, value in plain.items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-5)
+    assert watch[-1]["value"] == pytest.approx(plain_watch[-1]["value"], rel=1e-3)
