@@ -21,7 +21,7 @@ def _assert_same(one: Walk, other: Walk) -> None:
     assert torch.equal(one.steps, other.steps)
     torch.testing.assert_close(one.joint, other.joint, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(one.beta, other.beta)
-    torch.testing.assert_close(one.whole, other.whole)
+    torch.testing.assert_close(one.whole, other.whole, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("variant", ["pcnet", "rpcnet", "erpcnet"])
@@ -91,6 +91,7 @@ def test_auto_tries_both_by_turns_and_keeps_to_the_faster(slow: str, kept: str) 
 def test_a_recorded_walk_is_the_walk(variant: str) -> None:
     network = small_network(variant).cuda()
     engine = Engine(network, "graph")
-    for seed in range(3):  # the second and third are replayed
-        images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(seed)).cuda()
-        _assert_same(engine.walk(images), Engine(network, "sequential").walk(images))
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # or the ways would differ by rounding alone
+        for seed in range(3):  # the second and third are replayed
+            images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(seed)).cuda()
+            _assert_same(engine.walk(images), Engine(network, "sequential").walk(images))

@@ -54,6 +54,15 @@ class SplitBackbone(nn.Module):
         return self.last(self.trunk(images))
 
 
+class Chain(nn.Sequential):
+    """Modules one after the other. torch.compile of torch 2.11 takes this forward whole, and torch's own in pieces."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        for link in self:
+            value = link(value)
+        return value
+
+
 def create_backbone(name: str, weights: str = "none") -> SplitBackbone:
     """A backbone by name: one of `list_backbones()`, a torchvision name, or `timm/NAME`.
 
@@ -153,8 +162,8 @@ def split(network: nn.Module, name: str = "") -> SplitBackbone:
     cut = finer[-1] + 1
     at = maps[cut - 1]
     return SplitBackbone(
-        nn.Sequential(*links[:cut]),
-        nn.Sequential(*links[cut:]),
+        Chain(*links[:cut]),
+        Chain(*links[cut:]),
         at.shape[1],
         value.shape[1],
         128 // at.shape[-1],

@@ -211,7 +211,8 @@ def walk(
         latest = localities.look(rows, cells)
         state = network.joint.add(state, latest, step)
         joint, beta = network.joint.read(state), localities.beta[rows, cells]
-        record.cells[rows, step], record.steps[rows] = cells, step + 1
+        # A number would be copied from the host, which a recording does not allow.
+        record.cells[rows, step], record.steps[rows] = cells, torch.full_like(rows, step + 1)
         record.joint[rows, step], record.beta[rows, step] = joint.to(record.joint.dtype), beta
         if record.localities is not None:
             record.localities[rows, step] = latest
