@@ -21,7 +21,12 @@ setup: $(VENV)/.installed ## create .venv and install the package
 
 quickstart: setup ## draw the embedded dataset, train ERPCNet on it and evaluate it
 	$(BIN)/erpcnet data make creatures data/creatures
-	$(BIN)/erpcnet train --config creatures --data data/creatures --out $(RUN)
+	@if [ -f $(RUN)/model.safetensors ]; then \
+	  echo "$(RUN) is trained already: evaluating it. Remove it, or give RUN=FOLDER, to train anew."; \
+	  $(BIN)/erpcnet evaluate $(RUN); \
+	else \
+	  $(BIN)/erpcnet train --config creatures --data data/creatures --out $(RUN); \
+	fi
 
 bench: setup ## time it, as ratios
 	$(BIN)/erpcnet bench

@@ -52,6 +52,8 @@ def run(creatures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_what_it_promises(run: Path, creatures: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert names == {"config.yaml", "model.safetensors", "metrics.json", "logs", "localities.png"}
+    # Whoever may read the one may read the other.
+    assert (run / "model.safetensors").stat().st_mode == (run / "config.yaml").stat().st_mode
     metrics = json.loads((run / "metrics.json").read_text())
     assert set(metrics) >= KEYS
     assert (metrics["seed"], metrics["variant"], metrics["protocol"]) == (3, "erpcnet", "validation")

@@ -19,7 +19,7 @@ import torch
 import yaml
 from accelerate.utils import broadcast_object_list
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from erpcnet.config import Config, config_parser, to_config
 from erpcnet.data import ZeroShotDataset, read_dataset
@@ -114,7 +114,8 @@ def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: C
         "attribute_names": list(dataset.attribute_names),
     }
     partial = path.with_suffix(".partial")
-    save_file(state, partial, metadata={"format": "pt", "erpcnet": json.dumps(about)})
+    # Written here, not by the library, which would let nobody else read it.
+    partial.write_bytes(save(state, metadata={"format": "pt", "erpcnet": json.dumps(about)}))
     partial.replace(path)
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
+from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,22 @@ def test_siblings_differ_from_the_first_in_one_small_part() -> None:
             differing = [part for part in LOOKS if first.usual[part] != other.usual[part]]
             assert len(differing) == 1
             assert differing[0] in SMALL_PARTS
+
+
+def test_whatever_tells_siblings_apart_tells_several_seen_ones_apart() -> None:
+    settings = CreatureSettings()
+    classes = draw_classes(settings)
+    seen: Counter[tuple[str, frozenset[str]]] = Counter()
+    for cls in classes[: settings.siblings * (settings.families - settings.unseen_families)]:
+        first = classes[cls.family * settings.siblings]
+        seen.update(
+            (part, frozenset({look, first.usual[part]}))
+            for part, look in cls.usual.items()
+            if look != first.usual[part]
+        )
+    every = {(part, frozenset(pair)) for part in SMALL_PARTS for pair in combinations(LOOKS[part], 2)}
+    assert set(seen) == every
+    assert min(seen.values()) >= 2
 
 
 def test_every_look_of_an_unseen_class_occurs_among_the_seen() -> None:
