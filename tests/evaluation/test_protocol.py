@@ -14,6 +14,7 @@ from erpcnet.evaluation.protocol import (
     SIGMAS,
     Settings,
     build_test_tables,
+    choose_settings,
     choose_sigma,
     measure,
     usual_order,
@@ -81,6 +82,29 @@ def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) ->
     assert metrics.h == pytest.approx(2 * metrics.u * metrics.s / max(metrics.u + metrics.s, 1e-12))
     assert (metrics.variant, metrics.seed) == (variant, 3)
     assert metrics.to_json()["sigma"] is None
+
+
+@pytest.mark.parametrize(("lean", "expected"), [(1.5, 1.5), (-1.5, 0.0)])
+def test_the_chosen_delta_is_the_best_one_that_is_no_bonus(lean: float, expected: float) -> None:
+    """Two seen classes (0, 1) and two unseen (2, 3); the right class has 1 more than the other of its kind, and seen
+    classes `lean` more than unseen ones: so images of seen classes part from others at gaps of lean + 1 and lean - 1."""
+
+    class Walks:
+        seen = object()
+        network = SimpleNamespace(policy=None)
+        dataset = SimpleNamespace(classes=tuple("abcd"), seen=np.array([0, 1]), unseen=np.array([2, 3]))
+
+        def labels(self, which: str) -> torch.Tensor:
+            return torch.tensor([0, 1] if which == "seen" else [2, 3])
+
+        def stopped_scores(self, which: str, classes: np.ndarray, _sigma: float) -> tuple[torch.Tensor, None]:
+            scores = torch.zeros(2, 4)
+            scores[:, :2] += lean
+            scores[torch.arange(2), self.labels(which)] += 1
+            return scores[:, classes], None
+
+    found = choose_settings(Walks(), 1.0, None, 0.001, "validation")  # type: ignore[arg-type]
+    assert found.delta == pytest.approx(expected)
 
 
 def test_the_chosen_sigma_is_the_smallest_from_which_on_stopping_costs_no_more_than_allowed() -> None:

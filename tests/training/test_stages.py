@@ -14,7 +14,7 @@ from erpcnet.pipeline import create_network, open_workshop, train_localities, tr
 from erpcnet.training import LocalityTable, Log, Stage2Settings, TableSource, train_stage2
 from erpcnet.training.averaging import AveragedWeights
 from erpcnet.training.settings import Stage1Settings
-from erpcnet.training.stage1 import _optimizer, random_cells
+from erpcnet.training.stage1 import _optimizer, _schedule, random_cells
 
 
 def test_random_cells_never_repeat_within_an_image() -> None:
@@ -169,3 +169,17 @@ def test_frozen_norms_keep_their_statistics_and_the_kernels_own_do_not(
     changed = {name for name in start if name.endswith("running_mean") and not torch.equal(start[name], end[name])}
     assert changed == {name for name in start if name.endswith("running_mean") and name.startswith("local.partial.")}
     assert not torch.equal(start["backbone.last.0.residual.0.weight"], end["backbone.last.0.residual.0.weight"])
+
+
+@pytest.mark.parametrize(("batches", "rising"), [(1, 20), (110, 110)])
+def test_a_constant_rate_rises_over_an_epoch_or_twenty_steps(batches: int, rising: int) -> None:
+    settings = Stage1Settings(lr=0.5, warmup_epochs=1.0)
+    optimizer = _optimizer(small_network("pcnet"), settings)
+    schedule = _schedule(optimizer, settings, batches)
+    rates = []
+    for _ in range(rising + 5):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[:rising] == pytest.approx([0.5 * (step + 1) / rising for step in range(rising)])
+    assert rates[rising:] == [0.5] * 5

@@ -45,7 +45,7 @@ class Stage1Settings:
     step_factor: float = 0.1
     """Drop of `step`."""
     warmup_epochs: float = 1.0
-    """Epochs over which `constant` rises from 0."""
+    """Epochs over which `constant` rises from 0; 20 steps at least."""
     averaging: float = 0.999
     """Decay per step of the exponential average of the weights that is kept at the end; 0: none, as in the paper."""
     label_smoothing: float = 0.0

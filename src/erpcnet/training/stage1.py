@@ -22,6 +22,9 @@ from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import Stage1Settings
 
 REFRESH_BATCHES = 50  # enough images for batch-norm statistics
+# Steps. The attributes of a cosine may grow as they like: a full rate from the start throws them so far out that a few
+# dozen images never bring them back.
+LEAST_WARMUP = 20
 
 
 class Draws(NamedTuple):
@@ -156,5 +159,5 @@ def _schedule(optimizer: torch.optim.Optimizer, settings: Stage1Settings, batche
     if settings.schedule == "onecycle":
         highest = [group["lr"] for group in optimizer.param_groups]
         return OneCycleLR(optimizer, highest, total_steps=settings.passes(batches) * batches + 1)
-    warmup = max(1.0, settings.warmup_epochs * batches)
+    warmup = max(LEAST_WARMUP, settings.warmup_epochs * batches)
     return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
