@@ -87,7 +87,7 @@ def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) ->
 @pytest.mark.parametrize(("lean", "expected"), [(1.5, 1.5), (-1.5, 0.0)])
 def test_the_chosen_delta_is_the_best_one_that_is_no_bonus(lean: float, expected: float) -> None:
     """Two seen classes (0, 1) and two unseen (2, 3); the right class has 1 more than the other of its kind, and seen
-    classes `lean` more than unseen ones: so images of seen classes part from others at gaps of lean + 1 and lean - 1."""
+    classes `lean` more than unseen ones: so the gaps are lean + 1 on images of seen classes, and lean - 1 on others."""
 
     class Walks:
         seen = object()
