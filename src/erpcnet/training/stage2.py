@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -120,7 +120,7 @@ def train_stage2(
     policy = network.policy.train()
     learner = Learner(policy, settings, source.phi.device)
     rough = network.precision is not None and source.phi.is_cuda
-    with bar("Stage II", settings.epochs) as advance, matrix_products("high" if rough else "highest"):
+    with bar("Stage II", settings.epochs) as advance, rough_products() if rough else nullcontext():
         for epoch in range(settings.epochs):
             # Each epoch walks once over every image, in one of its views.
             view = torch.randint(source.views, (source.images,), generator=generator)
@@ -139,10 +139,10 @@ def train_stage2(
 
 
 @contextmanager
-def matrix_products(precision: str) -> Iterator[None]:
-    """How exact those of fp32 have to be; on a GPU, `high` is several times faster than `highest`."""
+def rough_products() -> Iterator[None]:
+    """Matrix products of fp32 to the ten bits of TF32: more than the bf16 that localities were computed in has."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
+    torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
