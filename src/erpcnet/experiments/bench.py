@@ -23,12 +23,12 @@ from erpcnet.data import Batch
 from erpcnet.errors import InputError
 from erpcnet.experiments.rows import write_rows
 from erpcnet.inference import Engine, Execution
-from erpcnet.inference.engine import record
 from erpcnet.model import ERPCNet, ModelSettings, Variant
 from erpcnet.model.fusion import freeze
 from erpcnet.model.settings import BackboneSettings, LocalSettings
 from erpcnet.model.walk import DirectLocalities, Localities
 from erpcnet.progress import track
+from erpcnet.recording import record
 from erpcnet.training import Log
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import LossWeights, Stage2Settings

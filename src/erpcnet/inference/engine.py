@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from torch import Tensor
 from erpcnet.evaluation.protocol import usual_order
 from erpcnet.model import ERPCNet
 from erpcnet.model.walk import DirectLocalities, Order, ParallelLocalities, StopRule, Walk, cut_short, walk
+from erpcnet.recording import record
 
-Result = TypeVar("Result")
 Execution = Literal["auto", "sequential", "parallel", "graph"]
 TRIES = 3  # of each way and batch size; the first warms up
 RECORDINGS = 4  # batch sizes whose graphs are kept
@@ -92,7 +92,7 @@ class Engine:
 
 
 class Recording:
-    """A walk of T steps over images of one shape as one CUDA graph: no kernel waits to be launched."""
+    """A walk of T steps over images of one shape as one CUDA graph."""
 
     def __init__(self, network: ERPCNet, images: Tensor, order: Order) -> None:
         localities = ParallelLocalities if network.tabulable else DirectLocalities
@@ -104,20 +104,6 @@ class Recording:
         self._images.copy_(images)
         self._graph.replay()
         return Walk.join([self._walk])  # a copy: the next replay overwrites what was recorded
-
-
-def record(run: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """`run` as a CUDA graph, and what a replay writes its results into."""
-    apart = torch.cuda.Stream()
-    apart.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(apart):  # libraries choose their kernels and take their memory before the recording
-        for _ in range(2):
-            run()
-    torch.cuda.current_stream().wait_stream(apart)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = run()
-    return graph, result
 
 
 def _now(device: torch.device) -> float:

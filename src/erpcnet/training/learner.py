@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erpcnet.model.policy import ActorCritic
+from erpcnet.recording import aside, record
 from erpcnet.training.ppo import Episodes, ppo_loss
 from erpcnet.training.settings import Stage2Settings
 
 WATCHED = ("surrogate", "value", "entropy", "approx_kl", "clip_fraction")
-WARMING = 3  # steps before the recording, in which libraries choose their kernels and the optimizer takes its memory
+WARMING = 3  # steps that rehearse the recording, and in which the optimizer takes its memory
 
 
 class Learner:
@@ -60,21 +61,12 @@ class Learner:
             getattr(held, name).copy_(getattr(batch, name))
         if self._warmed < WARMING:
             self._warmed += 1
-            self._warm_up(held)
+            with aside():
+                self._descend(held)
             return
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._descend(held)
+            self._graph, _ = record(lambda: self._descend(held), rehearsals=0)
         self._graph.replay()
-
-    def _warm_up(self, held: Episodes) -> None:
-        """One step beside the usual stream, as recordings are made there too."""
-        apart = torch.cuda.Stream()
-        apart.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(apart):
-            self._descend(held)
-        torch.cuda.current_stream().wait_stream(apart)
 
 
 def minibatch(episodes: Episodes, rows: Tensor, size: int) -> Episodes:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 
 from erpcnet.data import ImageFeed, ZeroShotDataset
@@ -79,15 +79,14 @@ def train_stage1(
     with bar("Stage I", epochs * batches) as advance:
         for epoch in range(epochs):
             objective.train()
-            if settings.freeze_norms:
-                for norm in batch_norms(*network.pretrained):
-                    norm.eval()
+            for norm in batch_norms(*_frozen(network, settings)):
+                norm.eval()
             sums: dict[str, Tensor] = {}
             for images, cells, rows in _batches(network, feed, dataset, settings, draws, share):
                 targets = labels[rows.to(device)]
                 if settings.mixup:
-                    targets = F.one_hot(targets, len(phi)).float()
-                    images, targets = mix(images, targets, draws.shares.beta(settings.mixup, settings.mixup))
+                    share_of_next = draws.shares.beta(settings.mixup, settings.mixup)
+                    images, targets = mix(images, F.one_hot(targets, len(phi)).float(), share_of_next)
                 losses = objective(images, cells, targets, phi)
                 accelerator.backward(losses["total"])
                 optimizer.step()
@@ -104,10 +103,15 @@ def train_stage1(
     if averaged is not None:
         drawn = _batches(network, feed, dataset, settings, draws, (0, 1))
         fresh = ((images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False))
-        refresh_batch_norm(result, fresh, frozen=result.pretrained if settings.freeze_norms else ())
+        refresh_batch_norm(result, fresh, _frozen(result, settings))
     result.requires_grad_(True)
     accelerator.free_memory()  # or it would keep this network and its optimizer as long as it lives
     return result.eval()
+
+
+def _frozen(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
+    """The parts whose norms keep their statistics."""
+    return network.pretrained if settings.freeze_norms else []
 
 
 def mix(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
