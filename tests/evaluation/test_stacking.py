@@ -64,3 +64,13 @@ def test_without_any_right_answer_no_delta_is_better_than_none() -> None:
     scores, labels = torch.randn(4, 6), torch.tensor([0, 2, 3, 0])
     wrong = stack(-10.0 * torch.nn.functional.one_hot(labels, 6) + scores, SEEN)
     assert curve(wrong, labels, stack(scores, SEEN), torch.tensor([1, 4, 5, 1])).best() == (0.0, 0.0)
+
+
+def test_seen_classes_never_get_a_bonus() -> None:
+    of_seen, seen_labels, of_unseen, unseen_labels = _images(0)
+    of_seen, of_unseen = of_seen - 3 * SEEN, of_unseen - 3 * SEEN  # now everything leans towards the unseen classes
+    delta, best = curve(stack(of_seen, SEEN), seen_labels, stack(of_unseen, SEEN), unseen_labels).best()
+    u, s = _brute(of_unseen, unseen_labels, 0.0), _brute(of_seen, seen_labels, 0.0)
+    assert delta == 0
+    assert best == pytest.approx(2 * u * s / (u + s))
+    assert _brute(of_seen, seen_labels, -2.0) > s  # though a bonus would help

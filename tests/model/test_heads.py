@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from erpcnet.model.heads import AttentionJoint, Compatibility, ConcatenationJoint, DropRows, MeanJoint
+from erpcnet.model.heads import (
+    AttentionJoint,
+    Compatibility,
+    ConcatenationJoint,
+    DropRows,
+    MeanJoint,
+    SwapRows,
+)
 
 
 def test_concatenation_by_running_sum_is_the_zero_padded_concatenation() -> None:
@@ -42,7 +49,7 @@ def test_trust_without_bounds_stays_finite() -> None:
     assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("head", [AttentionJoint(5, 4, 0.0, 0.5, 3.0), MeanJoint(5, 4, 6, 0.0, 0.5)])
+@pytest.mark.parametrize("head", [AttentionJoint(5, 4, sharpness=3.0), MeanJoint(5, 4, hidden=6)])
 def test_these_heads_do_not_depend_on_the_order(head: AttentionJoint | MeanJoint) -> None:
     head.eval()
     embedding, localities = torch.randn(2, 5), torch.randn(2, 3, 5)
@@ -58,6 +65,19 @@ def test_drop_rows_hides_whole_images_and_only_in_training() -> None:
     assert set(kept.sum(dim=1).tolist()) == {0.0, 3.0}
     assert 0.4 < kept.mean().item() < 0.6
     assert torch.equal(drop.eval()(value), value)
+
+
+def test_swap_rows_takes_the_most_similar_other_image_and_only_in_training() -> None:
+    torch.manual_seed(0)
+    value = torch.randn(40, 3) + 5
+    unit = torch.nn.functional.normalize(value - value.mean(dim=0), dim=1)
+    nearest = [max((j for j in range(40) if j != i), key=lambda j, i=i: float(unit[i] @ unit[j])) for i in range(40)]
+    assert torch.equal(SwapRows(1.0)(value), value[nearest])
+    half = SwapRows(0.5)
+    swapped = (half(value) != value).any(dim=1)
+    assert 0 < swapped.sum() < 40
+    assert torch.equal(half.eval()(value), value)
+    assert torch.equal(SwapRows(1.0)(value[:1]), value[:1])  # nobody to swap with
 
 
 def test_dot_is_the_papers_product_and_cosine_ignores_length() -> None:

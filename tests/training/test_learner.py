@@ -7,7 +7,7 @@ import torch
 
 from erpcnet.model.policy import ActorCritic
 from erpcnet.model.settings import PolicySettings
-from erpcnet.training.learner import Learner, minibatch
+from erpcnet.training.learner import NOBODY, Learner, minibatch
 from erpcnet.training.ppo import Episodes, ppo_loss, visited_before
 from erpcnet.training.settings import Stage2Settings
 
@@ -36,13 +36,14 @@ def _episodes() -> Episodes:
 
 def test_a_filled_minibatch_has_the_loss_and_the_gradient_of_its_own_episodes() -> None:
     episodes, rows = _episodes(), torch.tensor([7, 2, 4])
+    filled_up = minibatch(episodes, torch.tensor([7, 2, 4, NOBODY, NOBODY]))
     found = []
-    for batch in (episodes.take(rows), minibatch(episodes, rows, 8)):
+    for batch in (episodes.take(rows), filled_up):
         policy = _policy()
         loss = ppo_loss(policy, batch, 0.2, 0.5, 0.01)
         loss.total.backward()
         found.append([loss.approx_kl, loss.clip_fraction, *(p.grad for p in policy.parameters())])
-    assert len(minibatch(episodes, rows, 8).cells) == 8
+    assert len(filled_up.cells) == 5
     for plain, filled in zip(*found, strict=True):
         torch.testing.assert_close(filled, plain)
 
@@ -77,7 +78,9 @@ def test_a_recorded_learner_ends_where_a_plain_one_does() -> None:
     for recorded in (False, True):
         policy = _policy().to(device)
         learner, generator = Learner(policy, settings, device, recorded), torch.Generator().manual_seed(0)
-        watch = [learner.learn(episodes, generator) for _ in range(3)]
+        # Another number of episodes needs another recording.
+        fewer = episodes.take(torch.arange(7, device=device))
+        watch = [learner.learn(some, generator) for some in (episodes, fewer, episodes)]
         found.append((watch, policy.state_dict()))
     (plain_watch, plain), (watch, weights) = found
     for name, value in plain.items():

@@ -181,13 +181,10 @@ def seen_unseen_curve(walks: EvaluationWalks, sigma: float) -> Curve:
 def choose_settings(
     walks: EvaluationWalks, sigma: float | None, delta: float | None, stop_loss: float, protocol: Protocol
 ) -> Settings:
-    """sigma, then delta, from these walks, where they are not given.
-
-    Seen classes never get a bonus: a network leans towards them, and what a few images say against that is chance.
-    """
+    """sigma, then delta, from these walks, where they are not given."""
     sigma = choose_sigma(walks, stop_loss) if sigma is None else sigma
     if delta is None:
-        delta = max(0.0, seen_unseen_curve(walks, sigma).best()[0]) if walks.seen is not None else 0.0
+        delta = seen_unseen_curve(walks, sigma).best()[0] if walks.seen is not None else 0.0
     return Settings(sigma, delta, protocol)
 
 

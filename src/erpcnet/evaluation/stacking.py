@@ -36,7 +36,7 @@ def stack(scores: Tensor, seen: Tensor) -> StackedScores:
 
 @dataclass(frozen=True)
 class Curve:
-    """U and S at every delta that changes anything: `deltas` ascend, U rises from 0, S falls to 0."""
+    """U and S at every delta that changes anything, and at 0: `deltas` ascend, U rises from 0, S falls to 0."""
 
     deltas: Tensor
     unseen: Tensor
@@ -47,8 +47,12 @@ class Curve:
         return float(torch.trapezoid(self.seen, self.unseen))
 
     def best(self) -> tuple[float, float]:
-        """The delta with the highest H (the middle of its plateau), and that H."""
+        """The delta with the highest H (the middle of its plateau), and that H.
+
+        Seen classes never get a bonus: a network leans towards them, and what a few images say against that is chance.
+        """
         means = torch.tensor([harmonic_mean(float(u), float(s)) for u, s in zip(self.unseen, self.seen, strict=True)])
+        means = means.masked_fill(self.deltas < 0, 0.0)
         if means.max() == 0:  # nothing is right on both sides at any delta, so nothing speaks for one
             return 0.0, 0.0
         top = (means >= means.max() - 1e-12).nonzero().flatten()
@@ -59,7 +63,7 @@ def curve(of_seen: StackedScores, seen_labels: Tensor, of_unseen: StackedScores,
     """The curve from images of seen classes and images of unseen classes."""
     gaps = torch.cat([of_seen.gap, of_unseen.gap]).double().unique()
     middles = (gaps[1:] + gaps[:-1]) / 2
-    deltas = torch.cat([gaps[:1] - 1, middles, gaps[-1:] + 1])
+    deltas = torch.cat([gaps[:1] - 1, middles, gaps[-1:] + 1, gaps.new_zeros(1)]).sort().values
     right_seen = class_weights(seen_labels) * (of_seen.best_seen == seen_labels)
     right_unseen = class_weights(unseen_labels) * (of_unseen.best_unseen == unseen_labels)
     unseen = _reached(of_unseen.gap.double(), right_unseen, deltas)

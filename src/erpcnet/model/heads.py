@@ -105,15 +105,23 @@ class ConcatenationJoint(JointHead):
 class MeanJoint(JointHead):
     """The same two layers with one block of weights shared by all steps, on the mean of the localities."""
 
-    def __init__(self, channels: int, attributes: int, hidden: int, dropout: float, global_dropout: float) -> None:
+    def __init__(
+        self,
+        channels: int,
+        attributes: int,
+        hidden: int,
+        dropout: float = 0.0,
+        global_dropout: float = 0.0,
+        global_swap: float = 0.0,
+    ) -> None:
         super().__init__()
         self.of_global = nn.Linear(channels, hidden)
         self.of_local = nn.Linear(channels, hidden)
         self.rest = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden, attributes), nn.Dropout(dropout))
-        self.drop_global = DropRows(global_dropout)
+        self.swap_global, self.drop_global = SwapRows(global_swap), DropRows(global_dropout)
 
     def start(self, embedding: Tensor) -> JointState:
-        given = self.drop_global(self.of_global(embedding))
+        given = self.drop_global(self.of_global(self.swap_global(embedding)))
         return JointState(given, torch.zeros_like(given), given.new_zeros(len(given), 1))
 
     def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
@@ -130,25 +138,33 @@ class AttentionJoint(JointHead):
     a_j = W e_g + sum_t exp(s g_t) a_t / (1 + sum_t exp(s g_t)), attribute by attribute. It does not depend on the
     order, and `trust` says which window decided which attribute. The 1 is a window that nobody looked at and that
     says nothing: without it, the only window seen would count in full, however little it shows. The sharpness s
-    makes g be learned s times faster than the rest. e_g's part is dropped now and then in training, so that the
-    localities have to carry the prediction.
+    makes g be learned s times faster than the rest. Now and then training hides e_g, or shows that of a similar
+    image in its place, so that the localities have to carry the prediction.
     """
 
     limit = 8.0  # exp stays within float16
 
-    def __init__(self, channels: int, attributes: int, dropout: float, global_dropout: float, sharpness: float) -> None:
+    def __init__(
+        self,
+        channels: int,
+        attributes: int,
+        dropout: float = 0.0,
+        global_dropout: float = 0.0,
+        global_swap: float = 0.0,
+        sharpness: float = 1.0,
+    ) -> None:
         super().__init__()
         self.sharpness = sharpness
         self.of_global = nn.Linear(channels, attributes)
         self.of_local = nn.Linear(channels, attributes)
         self.trust = nn.Linear(channels, attributes)
         self.dropout = nn.Dropout(dropout)
-        self.drop_global = DropRows(global_dropout)
+        self.swap_global, self.drop_global = SwapRows(global_swap), DropRows(global_dropout)
         nn.init.zeros_(self.trust.weight)
         nn.init.zeros_(self.trust.bias)
 
     def start(self, embedding: Tensor) -> JointState:
-        given = self.drop_global(self.of_global(embedding))
+        given = self.drop_global(self.of_global(self.swap_global(embedding)))
         return JointState(given, torch.zeros_like(given), torch.ones_like(given))
 
     def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
@@ -172,6 +188,29 @@ class DropRows(nn.Module):
         return value * (torch.rand(len(value), 1, device=value.device) >= self.share)
 
 
+class SwapRows(nn.Module):
+    """Puts the most similar other row of the batch in a row's place at random in training.
+
+    What similar images share stays, what tells them apart goes: that has to be found elsewhere.
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, value: Tensor) -> Tensor:
+        if not self.training or self.share == 0:
+            return value
+        swapped = torch.rand(len(value), 1, device=value.device) < self.share
+        return torch.where(swapped, value[most_similar(value.detach())], value)
+
+
+def most_similar(rows: Tensor) -> Tensor:
+    """For each row, which other one has the largest cosine with it, all measured from their mean."""
+    unit = F.normalize(rows - rows.mean(dim=0), dim=1)
+    return (unit @ unit.T).fill_diagonal_(-torch.inf).argmax(dim=1)
+
+
 def create_joint(
     kind: JointKind,
     channels: int,
@@ -180,11 +219,12 @@ def create_joint(
     hidden: int,
     dropout: float,
     global_dropout: float,
+    global_swap: float,
     sharpness: float,
 ) -> JointHead:
     """The joint head by name."""
     if kind == "concatenation":
         return ConcatenationJoint(channels, attributes, steps, hidden, dropout)
     if kind == "mean":
-        return MeanJoint(channels, attributes, hidden, dropout, global_dropout)
-    return AttentionJoint(channels, attributes, dropout, global_dropout, sharpness)
+        return MeanJoint(channels, attributes, hidden, dropout, global_dropout, global_swap)
+    return AttentionJoint(channels, attributes, dropout, global_dropout, global_swap, sharpness)

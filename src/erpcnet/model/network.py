@@ -145,6 +145,7 @@ class ERPCNet(nn.Module):
                 joint.hidden,
                 settings.dropout,
                 joint.global_dropout,
+                joint.global_swap,
                 joint.sharpness,
             )
             self.local_fit, self.joint_fit, self.highlight_fit = (self._compatibility() for _ in range(3))

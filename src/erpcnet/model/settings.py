@@ -76,12 +76,17 @@ class JointSettings:
     """`concatenation` is the paper's."""
     hidden: int = 2048
     """Width of the hidden layer of `concatenation` and `mean`."""
-    global_dropout: float = 0.5
+    global_dropout: float = 0.25
     """How often training hides e_g from the joint head (`attention` and `mean`)."""
+    global_swap: float = 0.5
+    """How often training shows it e_g of the most similar image of the batch instead of the image's own."""
     sharpness: float = 8.0
     """How fast `attention` learns which localities to trust: s in exp(s g)."""
 
     def __post_init__(self) -> None:
+        for name in ("global_dropout", "global_swap"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"model.joint.{name} is {getattr(self, name)}; it must be from 0 to 1.")
         if self.sharpness <= 0:
             raise InputError(f"model.joint.sharpness is {self.sharpness}; it must be above 0.")
 
@@ -117,7 +122,7 @@ class ModelSettings:
     """Stop once the reward reaches it; unset: chosen on validation classes."""
     delta: float | None = None
     """What calibrated stacking takes off the seen classes' scores; unset: chosen on validation classes."""
-    answer: Literal["union", "joint"] = "joint"
+    answer: Literal["union", "joint"] = "union"
     """What is compared with the classes: a_j + a_g, as in the paper, or a_j alone."""
     dropout: float = 0.0
     """Dropout of every predictor."""

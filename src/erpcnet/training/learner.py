@@ -13,12 +13,14 @@ from erpcnet.training.settings import Stage2Settings
 
 WATCHED = ("surrogate", "value", "entropy", "approx_kl", "clip_fraction")
 WARMING = 3  # steps that rehearse the recording, and in which the optimizer takes its memory
+NOBODY = -1  # fills a minibatch up
 
 
 class Learner:
     """Trains a policy on episodes, and says what one watches.
 
-    A recorded step has one size: minibatches are filled up with episodes that count for nothing.
+    A recorded step reads one place in memory: so episodes are copied there, and a step takes the rows to learn from.
+    It also has one size: minibatches are filled up with episodes that count for nothing.
     """
 
     def __init__(
@@ -26,23 +28,29 @@ class Learner:
     ) -> None:
         self._policy, self._settings = policy, settings
         self._recorded = device.type == "cuda" if recorded is None else recorded
-        self._optimizer = torch.optim.Adam(policy.parameters(), lr=settings.lr, capturable=self._recorded)
+        self._optimizer = torch.optim.Adam(
+            policy.parameters(), lr=settings.lr, capturable=self._recorded, fused=device.type == "cuda"
+        )
         self._watched = torch.zeros(len(WATCHED), device=device)
         self._held: Episodes | None = None
+        self._rows = torch.empty(0, dtype=torch.long, device=device)
         self._warmed = 0
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def learn(self, episodes: Episodes, generator: torch.Generator) -> dict[str, float]:
         """Several passes over the episodes, in minibatches of whole episodes, as the GRU needs them."""
-        settings, count, device = self._settings, len(episodes.cells), episodes.cells.device
+        count, device = len(episodes.cells), episodes.cells.device
+        size = min(count, self._settings.batch_size)
+        if self._recorded:
+            self._hold(episodes, size)
         self._watched.zero_()
         steps = 0
-        for _ in range(settings.updates):
-            for rows in torch.randperm(count, generator=generator).to(device).split(settings.batch_size):
+        for _ in range(self._settings.updates):
+            for rows in shuffled(count, size, generator).to(device):
                 if self._recorded:
-                    self._replay(minibatch(episodes, rows, min(count, settings.batch_size)))
+                    self._replay(rows)
                 else:
-                    self._descend(episodes.take(rows))
+                    self._descend(minibatch(episodes, rows))
                 steps += 1
         return {name: value / steps for name, value in zip(WATCHED, self._watched.tolist(), strict=True)}
 
@@ -55,22 +63,36 @@ class Learner:
         self._optimizer.step()
         self._watched += torch.stack([getattr(loss, name).detach() for name in WATCHED])
 
-    def _replay(self, batch: Episodes) -> None:
-        held = self._held = batch if self._held is None else self._held
-        for name in held.__dataclass_fields__:
-            getattr(held, name).copy_(getattr(batch, name))
+    def _hold(self, episodes: Episodes, size: int) -> None:
+        """Put the episodes where the recording reads them; other numbers of them need another recording."""
+        if self._held is None or len(self._held.cells) != len(episodes.cells):
+            self._held = Episodes(**{name: torch.empty_like(value) for name, value in vars(episodes).items()})
+            self._rows = torch.empty(size, dtype=torch.long, device=episodes.cells.device)
+            self._graph = None
+        for name, value in vars(self._held).items():
+            value.copy_(getattr(episodes, name))
+
+    def _replay(self, rows: Tensor) -> None:
+        held = self._held
+        assert held is not None
+        self._rows.copy_(rows)
         if self._warmed < WARMING:
             self._warmed += 1
             with aside():
-                self._descend(held)
+                self._descend(minibatch(held, self._rows))
             return
         if self._graph is None:
-            self._graph, _ = record(lambda: self._descend(held), rehearsals=0)
+            self._graph, _ = record(lambda: self._descend(minibatch(held, self._rows)), rehearsals=0)
         self._graph.replay()
 
 
-def minibatch(episodes: Episodes, rows: Tensor, size: int) -> Episodes:
-    """These episodes, filled up to `size` with copies of the first in which no step is alive."""
-    filled = episodes.take(F.pad(rows, (0, size - len(rows))))
-    alive = filled.alive & (torch.arange(size, device=rows.device) < len(rows))[:, None]
-    return Episodes(**{**vars(filled), "alive": alive})
+def shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """All rows once in random order, [minibatches, size]; `NOBODY` fills the last one up."""
+    rows = torch.randperm(count, generator=generator)
+    return F.pad(rows, (0, -count % size), value=NOBODY).view(-1, size)
+
+
+def minibatch(episodes: Episodes, rows: Tensor) -> Episodes:
+    """These episodes; for `NOBODY` a copy of another in which no step is alive."""
+    filled = episodes.take(rows.clamp_min(0))
+    return Episodes(**{**vars(filled), "alive": filled.alive & (rows != NOBODY)[:, None]})
