@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.optimization import fuse as fold_norms
 
 from conftest import small_network
 from erpcnet.inference import Engine
-from erpcnet.model.fusion import freeze
+from erpcnet.model.fusion import JoinedConvolution, freeze, join_convolutions
 
 
 def _used(network: nn.Module) -> None:
@@ -45,3 +47,53 @@ def test_what_cannot_be_traced_is_left_as_it_is() -> None:
     with torch.no_grad():
         expected = network.glance(images).attributes
         torch.testing.assert_close(freeze(network).glance(images).attributes, expected, atol=1e-4, rtol=1e-4)
+
+
+def _residual() -> nn.Module:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.kept, self.grouped = (nn.Conv2d(8, 8, 3, padding=1, groups=g) for g in (1, 1, 8))
+            self.relu = nn.ReLU(inplace=True)
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            first = self.relu(self.before(value))
+            kept = self.kept(first)  # taken twice: neither use may be joined to it
+            return torch.relu(self.grouped(first)) + self.relu(kept + value) + kept
+
+    torch.manual_seed(0)
+    return Residual()
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (lambda: small_network("erpcnet").backbone.trunk, 4),
+        (lambda: small_network("erpcnet").local.partial, 3),
+        (_residual, 1),
+    ],
+)
+def test_joined_convolutions_give_the_same_maps(part: Callable[[], nn.Module], expected: int) -> None:
+    folded = fold_norms(part().eval())
+    channels = next(m for m in folded.modules() if isinstance(m, nn.Conv2d)).in_channels
+    images = torch.randn(2, channels, 16, 16)
+    with torch.no_grad():
+        before = folded(images)
+        joined = join_convolutions(folded)
+        assert sum(isinstance(module, JoinedConvolution) for module in joined.modules()) == expected
+        torch.testing.assert_close(joined(images), before)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="cuDNN's joined kernels need a GPU")
+def test_joined_convolutions_on_a_gpu_agree_with_full_precision() -> None:
+    torch.manual_seed(0)
+    network = small_network("erpcnet").cuda()
+    _used(network)
+    images = torch.randn(4, 3, 64, 64, device="cuda").contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        expected = network.glance(images).embedding
+        network.precision = torch.bfloat16
+        frozen = freeze(network.to(memory_format=torch.channels_last))
+        assert any(isinstance(module, JoinedConvolution) for module in frozen.modules())
+        found = frozen.glance(images).embedding
+    assert float((found - expected).norm() / expected.norm()) < 1e-2

@@ -13,6 +13,7 @@ from torch import Tensor
 from erpcnet.evaluation.protocol import usual_order
 from erpcnet.model import ERPCNet
 from erpcnet.model.walk import DirectLocalities, Order, ParallelLocalities, StopRule, Walk, cut_short, walk
+from erpcnet.precision import rough_products
 from erpcnet.recording import record
 
 Execution = Literal["auto", "sequential", "parallel", "graph"]
@@ -46,7 +47,8 @@ class Engine:
         tried = self._seconds[len(images), way]
         watched = self.execution == "auto" and len(tried) < TRIES
         started = _now(images.device) if watched else 0.0
-        found = self._run[way](images, stop)
+        with rough_products(self.network):
+            found = self._run[way](images, stop)
         if watched:
             tried.append(_now(images.device) - started)
         return found

@@ -41,9 +41,10 @@ class Grid:
 
     def crop(self, feature_map: Tensor, cells: Tensor) -> Tensor:
         """Crop: the windows of `cells` [N, T] out of e^{n-1} [N, C, H', W'], as [N, T, C, k, k]."""
-        windows = self._windows(feature_map)
+        # Cut with the channels last, as they lie in memory: whole rows of them are copied, and convolutions like it so.
+        windows = self._windows(feature_map).permute(0, 2, 3, 4, 5, 1)
         image = torch.arange(len(cells), device=cells.device)[:, None]
-        return windows[image, :, cells // self.shape[1], cells % self.shape[1]]
+        return windows[image, cells // self.shape[1], cells % self.shape[1]].permute(0, 1, 4, 2, 3)
 
     def means(self, feature_map: Tensor) -> Tensor:
         """The mean of every window of [N, C, H', W'], as [N, cells, C]."""
@@ -86,10 +87,11 @@ def entropy_ratios(feature_map: Tensor, grid: Grid, bins: int = 256) -> Tensor:
     windows' histograms are sums of theirs, so every cell costs one pass over the map together.
     """
     count, channels, height, width = feature_map.shape
-    values = feature_map.float().flatten(1)
-    low, high = values.amin(dim=1), values.amax(dim=1)
-    scale = bins / (high - low).clamp_min(torch.finfo(torch.float).tiny)
-    places = ((values - low[:, None]) * scale[:, None]).long().clamp_(0, bins - 1)
+    # As few passes over the map as there can be: they are what this costs.
+    values = feature_map.flatten(1)
+    low, high = (bound.float()[:, None] for bound in torch.aminmax(values, dim=1))
+    scale = bins / (high - low).clamp_min(bins * torch.finfo(torch.float).tiny)
+    places = (values - low).mul_(scale).clamp_(0, bins - 1).long()
     places = places.view(count, channels, height * width)
     histogram = torch.zeros(count, bins, height * width, device=feature_map.device)
     histogram.scatter_add_(1, places, histogram.new_ones(()).expand_as(places))

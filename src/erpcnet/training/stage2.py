@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from erpcnet.model import ERPCNet
 from erpcnet.model.policy import ActorCritic
 from erpcnet.model.reward import rewards
 from erpcnet.model.walk import DirectLocalities, Localities, PolicyOrder, walk
+from erpcnet.precision import rough_products
 from erpcnet.progress import bar
 from erpcnet.training.learner import Learner
 from erpcnet.training.log import Log
@@ -119,8 +119,7 @@ def train_stage2(
     generator = torch.Generator().manual_seed(seed + 2)
     policy = network.policy.train()
     learner = Learner(policy, settings, source.phi.device)
-    rough = network.precision is not None and source.phi.is_cuda
-    with bar("Stage II", settings.epochs) as advance, rough_products() if rough else nullcontext():
+    with bar("Stage II", settings.epochs) as advance, rough_products(network):
         for epoch in range(settings.epochs):
             # Each epoch walks once over every image, in one of its views.
             view = torch.randint(source.views, (source.images,), generator=generator)
@@ -136,17 +135,6 @@ def train_stage2(
             log.scalars("stage2", watch, epoch + 1)
             advance(note=f"return {watch['mean_return']:.3f}")
     policy.eval()
-
-
-@contextmanager
-def rough_products() -> Iterator[None]:
-    """Matrix products of fp32 to the ten bits of TF32: more than the bf16 that localities were computed in has."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
