@@ -247,6 +247,7 @@ def _bench(words: list[str]) -> int:
     parser.add_argument("--image-size", type=int, default=usual.image_size, help="(default: %(default)s)")
     parser.add_argument("--batches", type=_numbers, default=usual.batches, help="sizes of batches to predict")
     parser.add_argument("--repeats", type=int, default=usual.repeats, help="turns (default: %(default)s)")
+    parser.add_argument("--no-growth", dest="growth", action="store_false", help="leave out how times grow")
     parser.add_argument("--out", metavar="FILE", help="also write the rows, as CSV")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = vars(parser.parse_args(words))

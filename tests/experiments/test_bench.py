@@ -7,13 +7,15 @@ from erpcnet.experiments.bench import BenchSettings, kernel_arithmetic, ratios, 
 
 
 def test_a_bench_has_every_case_and_ratios_of_its_own_rows() -> None:
-    settings = BenchSettings(image_size=64, stage1_batch=2, batches=(1, 2), stage2_images=4, repeats=2)
+    settings = BenchSettings(
+        image_size=64, stage1_batches=(2,), batches=(1, 2), stage2_images=4, grown_images=4, repeats=2
+    )
     found = run_bench(settings)
     usual = [row for row in found["rows"] if not row["grown"]]
     names = {(row["group"], row["name"], row["batch"]): row["ms_per_image"] for row in usual}
-    assert len(usual) == len(names) == 4 + 4 + 2 * 4
+    assert len(usual) == len(names) == 4 + 4 + 2 * 5
     grown = {row["grown"] for row in found["rows"]} - {""}
-    assert grown == {"T = 1", "T = 3", "T = 12", "9 cells", "25 cells", "1 images", "16 images"}
+    assert grown == {"T = 1", "T = 3", "T = 12", "9 cells", "25 cells", "1 images", "16 images", "minibatches of 4"}
     assert all(value > 0 for value in names.values())
     assert found["ratios"] == ratios(found["rows"])
     told = found["ratios"]["stage II: tables against direct"]
@@ -41,12 +43,16 @@ def test_ratios_compare_like_with_like() -> None:
     rows += [row("stage II", name, 8, value) for name, value in (("tables", 1.0), ("direct", 20.0), ("hardnet", 50.0))]
     rows += [row("stage II", "building tables", 8, 30.0)]
     rows += [row("inference", name, 1, value) for name, value in (("sequential", 4.0), ("parallel", 3.0))]
-    rows += [row("inference", name, 1, value) for name, value in (("hardnet", 6.0), ("backbone", 2.0))]
+    rows += [
+        row("inference", name, 1, value)
+        for name, value in (("hardnet", 6.0), ("backbone", 5.0), ("backbone, frozen", 2.0))
+    ]
     found = ratios(rows)
-    assert found["stage I, pcnet: rate against its arithmetic's share of the backbone's"] == pytest.approx(0.8)
+    assert found["stage I, batch 8, pcnet: rate against its arithmetic's share of the backbone's"] == pytest.approx(0.8)
     assert found["stage II: tables, built over 30 epochs, against HardNet"] == pytest.approx(2 / 50)
     assert found["inference, batch 1: against HardNet"] == pytest.approx(0.5)
-    assert found["inference, batch 1: against the backbone"] == pytest.approx(1.5)
+    assert found["inference, batch 1: against the backbone, frozen alike"] == pytest.approx(1.5)
+    assert found["inference, batch 1: against the backbone as it comes"] == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("wrong", [{"repeats": 1}, {"batches": ()}, {"batches": (0, 8)}])

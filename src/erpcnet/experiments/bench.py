@@ -7,6 +7,7 @@ GPU each is also recorded as a CUDA graph.
 
 from __future__ import annotations
 
+import copy
 import resource
 import statistics
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from erpcnet.data import Batch
@@ -40,18 +41,23 @@ ATTRIBUTES, CLASSES = 312, 150  # CUB's
 # Ways to predict; the fastest of each is compared.
 OURS = ("sequential", "parallel", "graph")
 HARDNET = ("hardnet", "hardnet, graph")
-BARE = ("backbone", "backbone, graph")
+BARE = ("backbone, frozen", "backbone, graph")
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What is measured: images of `image_size`, batches for Stage I and for prediction, images for Stage II."""
+    """What is measured: images of `image_size`, batches for Stage I and for prediction, images for Stage II.
+
+    How Stage II grows is measured around `grown_images`.
+    """
 
     backbone: str = "small"
     image_size: int = 112
-    stage1_batch: int = 32
+    stage1_batches: tuple[int, ...] = (32,)
     batches: tuple[int, ...] = (1, 8, 32)
     stage2_images: int = 64
+    grown_images: int = 64
+    growth: bool = True
     repeats: int = 5
     device: str = "cpu"
     precision: torch.dtype | None = None
@@ -65,9 +71,10 @@ CPU = BenchSettings()
 GPU = BenchSettings(
     backbone="resnet50",
     image_size=224,
-    stage1_batch=64,
+    stage1_batches=(64, 256),
     batches=(1, 8, 64, 256),
-    stage2_images=4096,
+    stage2_images=2048,
+    grown_images=1024,
     repeats=10,
     device="cuda",
     precision=torch.bfloat16,
@@ -105,7 +112,8 @@ class Case:
 
 def run_bench(settings: BenchSettings) -> dict[str, Any]:
     """All cases by turns; rows, and the ratios that matter."""
-    cases = [*_stage1(settings), *_stage2(settings), *_inference(settings), *_growth(settings)]
+    cases = [*_stage1(settings), *_stage2(settings), *_inference(settings)]
+    cases += _growth(settings) if settings.growth else []
     for case in track(cases, total=len(cases), what="Warming up"):
         case.memory = _peak(case.run, settings.device)
     for _ in track(range(settings.repeats), total=settings.repeats, what="Measuring"):
@@ -126,10 +134,10 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     batches = sorted({row["batch"] for row in rows if row["group"] == "inference"})
     for (group, name, batch), value in time_of.items():
         if group == "stage I" and name != "backbone":
-            bare = time_of[group, "backbone", batch]
-            found[f"stage I, {name}: time against the backbone's"] = value / bare
+            bare, what = time_of[group, "backbone", batch], f"stage I, batch {batch}, {name}"
+            found[f"{what}: time against the backbone's"] = value / bare
             share = macs_of[group, name] / macs_of[group, "backbone"]
-            found[f"stage I, {name}: rate against its arithmetic's share of the backbone's"] = share * bare / value
+            found[f"{what}: rate against its arithmetic's share of the backbone's"] = share * bare / value
     played = {name: value for (group, name, _), value in time_of.items() if group == "stage II"}
     found["stage II: tables against direct"] = played["tables"] / played["direct"]
     found["stage II: tables against HardNet"] = played["tables"] / played["hardnet"]
@@ -142,7 +150,10 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
             for ways in (OURS, HARDNET, BARE)
         )
         found[f"inference, batch {batch}: against HardNet"] = ours / hardnet
-        found[f"inference, batch {batch}: against the backbone"] = ours / bare
+        found[f"inference, batch {batch}: against the backbone, frozen alike"] = ours / bare
+        found[f"inference, batch {batch}: against the backbone as it comes"] = (
+            ours / time_of["inference", "backbone", batch]
+        )
     return found
 
 
@@ -166,20 +177,26 @@ def kernel_arithmetic(backbone: str, image_size: int) -> list[dict[str, Any]]:
 
 
 def _stage1(settings: BenchSettings) -> list[Case]:
-    size = settings.stage1_batch
-    images = _images(size, settings)
-    bare = _network("globalnet", settings).train()
+    cases = []
+    for size in settings.stage1_batches:
+        images = _images(size, settings)
+        cases.append(_bare_step(images, settings))
+        cases += [
+            _stage1_step(variant, _network(variant, settings), images, settings)
+            for variant in ("globalnet", "pcnet", "hardnet")
+        ]
+    return cases
+
+
+def _bare_step(images: Tensor, settings: BenchSettings) -> Case:
+    bare, size = _network("globalnet", settings).train(), len(images)
 
     def backbone() -> None:
         with bare._autocast(images):
             bare.backbone(images).mean().backward()
         bare.zero_grad()
 
-    cases = [Case("stage I", "backbone", size, size, backbone, _macs(bare.backbone, images) / size)]
-    return cases + [
-        _stage1_step(variant, _network(variant, settings), images, settings)
-        for variant in ("globalnet", "pcnet", "hardnet")
-    ]
+    return Case("stage I", "backbone", size, size, backbone, _macs(bare.backbone, images) / size)
 
 
 def _stage1_step(name: str, network: ERPCNet, images: Tensor, settings: BenchSettings, grown: str = "") -> Case:
@@ -231,11 +248,18 @@ def _stage2(settings: BenchSettings) -> list[Case]:
     return [*cases, Case("stage II", "building tables", count, count, build)]
 
 
-def _stage2_epoch(name: str, network: ERPCNet, source: _Drawn, settings: BenchSettings, grown: str = "") -> Case:
-    wanted = Stage2Settings(views=1)
+def _stage2_epoch(
+    name: str,
+    network: ERPCNet,
+    source: _Drawn,
+    settings: BenchSettings,
+    grown: str = "",
+    batch_size: int | None = None,
+) -> Case:
+    usual = Stage2Settings(views=1)
     # Recording a graph is spread over the epochs, as it is in training.
-    epochs = wanted.epochs if name == "tables" and settings.device == "cuda" else 1
-    wanted = replace(wanted, epochs=epochs)
+    epochs = usual.epochs if name == "tables" and settings.device == "cuda" else 1
+    wanted = replace(usual, epochs=epochs, batch_size=batch_size or usual.batch_size)
 
     def play() -> None:
         train_stage2(network, source, wanted, seed=0, log=Log())
@@ -244,36 +268,55 @@ def _stage2_epoch(name: str, network: ERPCNet, source: _Drawn, settings: BenchSe
 
 
 def _inference(settings: BenchSettings) -> list[Case]:
-    ours, hard, bare = (freeze(_network(variant, settings)) for variant in ("erpcnet", "hardnet", "globalnet"))
-    ways: list[tuple[str, ERPCNet, Execution]] = [
-        ("sequential", ours, "sequential"),
-        ("parallel", ours, "parallel"),
-        ("hardnet", hard, "sequential"),
+    ours, hard, bare = (_network(variant, settings) for variant in ("erpcnet", "hardnet", "globalnet"))
+    ways: list[tuple[str, _Twins, Execution]] = [
+        ("sequential", _Twins(ours), "sequential"),
+        ("parallel", _Twins(ours), "parallel"),
+        ("hardnet", _Twins(hard), "sequential"),
     ]
     if settings.device == "cuda":
-        ways += [("graph", ours, "graph"), ("hardnet, graph", hard, "graph")]
+        ways += [("graph", _Twins(ours), "graph"), ("hardnet, graph", _Twins(hard), "graph")]
+    frozen = freeze(copy.deepcopy(bare))
+    usual = bare.backbone.to(settings.precision)
     cases = []
     for size in settings.batches:
         images = _images(size, settings)
-        glance = _glance(bare, images)
-        cases.append(Case("inference", "backbone", size, size, glance, _macs(glance) / size))
+        glance, embedding = _glance(frozen, images), _embedding(usual, images.to(settings.precision))
+        cases.append(Case("inference", "backbone", size, size, embedding, _macs(embedding) / size))
+        cases.append(Case("inference", "backbone, frozen", size, size, glance))
         if settings.device == "cuda":
             cases.append(Case("inference", "backbone, graph", size, size, record(glance)[0].replay))
-        cases += [_prediction(name, network, way, images) for name, network, way in ways]
+        cases += [twins.case(name, way, images) for name, twins, way in ways]
     return cases
 
 
-def _prediction(name: str, network: ERPCNet, way: Execution, images: Tensor, grown: str = "") -> Case:
-    engine = Engine(network, way)
-    # A replayed graph does not say what it computes.
-    macs = None if way == "graph" else _macs(lambda: engine.walk(images)) / len(images)
-    return Case("inference", name, len(images), len(images), lambda: engine.walk(images), macs, grown)
+class _Twins:
+    """A network and its frozen twin: the latter is timed, the former says how much it computes.
+
+    What joined convolutions and replayed graphs compute cannot be counted.
+    """
+
+    def __init__(self, network: ERPCNet) -> None:
+        self._network, self._frozen = network, freeze(copy.deepcopy(network))
+
+    def case(self, name: str, way: Execution, images: Tensor, grown: str = "") -> Case:
+        engine, counted, size = Engine(self._frozen, way), Engine(self._network, way), len(images)
+        macs = None if way == "graph" else _macs(lambda: counted.walk(images)) / size
+        return Case("inference", name, size, size, lambda: engine.walk(images), macs, grown)
 
 
 def _glance(network: ERPCNet, images: Tensor) -> Callable[[], object]:
     @torch.inference_mode()
     def run() -> object:
         return network.glance(images)
+
+    return run
+
+
+def _embedding(backbone: nn.Module, images: Tensor) -> Callable[[], object]:
+    @torch.inference_mode()
+    def run() -> object:
+        return backbone(images).mean(dim=(2, 3))
 
     return run
 
@@ -285,24 +328,26 @@ def _growth(settings: BenchSettings) -> list[Case]:
         local = LocalSettings(stride=stride)
         network = _network("erpcnet", settings, local, steps)
         grown = f"T = {steps}" if stride == 3 else f"{network.grid.cells} cells"
-        images = _images(settings.stage1_batch, settings)
+        images = _images(settings.stage1_batches[0], settings)
         cases.append(_stage1_step("pcnet", _network("pcnet", settings, local, steps), images, settings, grown))
-        cases.append(_table_epoch(network, settings, settings.stage2_images, grown))
-        for way in ("sequential", "parallel"):
-            frozen = freeze(_network("erpcnet", settings, local, steps))
-            cases.append(_prediction(way, frozen, way, _images(max(settings.batches), settings), grown))
+        cases.append(_table_epoch(network, settings, settings.grown_images, grown))
+        images = _images(max(settings.batches), settings)
+        cases += [_Twins(network).case(way, way, images, grown) for way in ("sequential", "parallel")]
     network = _network("erpcnet", settings)
-    for count in (settings.stage2_images // 4, settings.stage2_images * 4):
+    for count in (settings.grown_images // 4, settings.grown_images * 4):
         cases.append(_table_epoch(network, settings, count, f"{count} images"))
-    return cases
+    size = settings.grown_images
+    return [*cases, _table_epoch(network, settings, 4 * size, f"minibatches of {size}", size)]
 
 
-def _table_epoch(network: ERPCNet, settings: BenchSettings, count: int, grown: str) -> Case:
+def _table_epoch(
+    network: ERPCNet, settings: BenchSettings, count: int, grown: str, batch_size: int | None = None
+) -> Case:
     """An epoch of Stage II on a table of `count` images, of which a few are computed and the others copies."""
     images = _images(min(count, 64), settings)
     table = build_table(network.eval(), [Batch(images, torch.arange(len(images)))], 1)
     source = _Drawn(count, count, settings, lambda rows: table.take(rows % len(table)))
-    return _stage2_epoch("tables", network, source, settings, grown)
+    return _stage2_epoch("tables", network, source, settings, grown, batch_size)
 
 
 def _network(variant: str, settings: BenchSettings, local: LocalSettings | None = None, steps: int = 6) -> ERPCNet:

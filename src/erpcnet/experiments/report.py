@@ -136,7 +136,8 @@ def main() -> None:
     fill(page, "published", published_table(read_rows(results / "published.csv")))
     speed, timings = results.parent / "speed.md", Path("benchmarks/results")
     fill(speed, "arithmetic", arithmetic_table(read_rows(timings / "arithmetic.csv")))
-    fill(speed, "cpu", bench_tables(read_rows(timings / "bench_cpu.csv")))
+    for path in sorted(timings.glob("bench_*.csv")):
+        fill(speed, path.stem, bench_tables(read_rows(path)))
 
 
 if __name__ == "__main__":
