@@ -34,6 +34,7 @@ from erpcnet.progress import console
 from erpcnet.training import Log
 
 TABLE = "class_attributes"  # beside the weights in model.safetensors
+EXAMPLES_EACH = 8  # images looked at for each one that is drawn
 
 
 def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
@@ -89,15 +90,21 @@ def dataset_of(run: str | Path) -> Path:
 
 
 def draw_examples(recogniser: Recogniser, dataset: ZeroShotDataset, out: Path, count: int = 6) -> None:
-    """Six test images of unseen classes, one class after the other."""
+    """Test images of unseen classes, from the first class to the last: of every few, the one whose walk is nearest to
+    half of T steps, as the shortest and the longest show little."""
     from erpcnet.inference.explain import draw_localities  # matplotlib is slow to import
 
     order = np.argsort(dataset.labels[dataset.test_unseen], kind="stable")
-    rows = dataset.test_unseen[order[np.linspace(0, len(order) - 1, count + 2).astype(int)[1:-1]]]
+    spread = np.unique(np.linspace(0, len(order) - 1, count * EXAMPLES_EACH).astype(int))
+    rows = dataset.test_unseen[order[spread]]
     boxes = [None if dataset.boxes is None else dataset.boxes[row] for row in rows]
     pictures = [load_image(dataset.root / dataset.image_paths[row], box) for row, box in zip(rows, boxes, strict=True)]
     found = recogniser.predict(pictures)
-    draw_localities(pictures, found, [dataset.classes[dataset.labels[row]] for row in rows], out)
+    few = [part for part in np.array_split(np.arange(len(rows)), count) if len(part)]
+    half = recogniser.network.steps / 2
+    shown = [min(part, key=lambda place: abs(found[place].steps - half)) for part in few]
+    truths = [dataset.classes[dataset.labels[rows[place]]] for place in shown]
+    draw_localities([pictures[place] for place in shown], [found[place] for place in shown], truths, out)
 
 
 def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: Config, settings: Settings) -> None:
