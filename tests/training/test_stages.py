@@ -9,12 +9,14 @@ from conftest import small_network
 from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
+from erpcnet.model import Variant
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
 from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy, walk_test
 from erpcnet.training import LocalityTable, Log, Stage2Settings, TableSource, train_stage2
 from erpcnet.training.averaging import AveragedWeights
 from erpcnet.training.settings import Stage1Settings
 from erpcnet.training.stage1 import _optimizer, _schedule, random_cells
+from erpcnet.training.stage2 import open_source, play_all
 
 
 def test_random_cells_never_repeat_within_an_image() -> None:
@@ -124,6 +126,19 @@ def test_tables_and_the_direct_way_give_the_same_policy(tiny_config: Config, dat
     moved = sum(float((table[name] - value).abs().sum()) for name, value in start.state_dict().items())
     apart = sum(float((table[name] - direct[name]).abs().sum()) for name in table)
     assert apart < 1e-3 * moved  # sums in another order, nothing else
+
+
+@pytest.mark.parametrize("variant", ["erpcnet", "hardnet"])
+def test_playing_the_direct_way_keeps_nothing_to_differentiate(
+    variant: Variant, tiny_config: Config, dataset: ZeroShotDataset
+) -> None:
+    config = replace(tiny_config, variant=variant, stage2=replace(tiny_config.stage2, localities="direct"))
+    shop = open_workshop(config, dataset)
+    network = create_network(config, len(dataset.attribute_names)).requires_grad_(True)
+    source = open_source(network, dataset, shop.feed, config.stage2, seed=0)
+    played = play_all(network, source, config.stage2, torch.Generator().manual_seed(0))
+    # A graph would hold every map of every image until the epoch's end.
+    assert not any(value.requires_grad for one in played for value in vars(one).values())
 
 
 def test_hardnet_trains_both_stages_and_walks(tiny_config: Config, dataset: ZeroShotDataset) -> None:

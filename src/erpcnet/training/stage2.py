@@ -121,20 +121,25 @@ def train_stage2(
     learner = Learner(policy, settings, source.phi.device)
     with bar("Stage II", settings.epochs) as advance, rough_products(network):
         for epoch in range(settings.epochs):
-            # Each epoch walks once over every image, in one of its views.
-            view = torch.randint(source.views, (source.images,), generator=generator)
-            order = torch.randperm(source.images, generator=generator)
-            noise = torch.rand(network.steps, source.images, network.grid.cells, generator=generator)
-            played = []
-            for places in torch.arange(source.images).split(source.at_once):
-                own = order[places]
-                localities, labels = source.take(own, view[own]), source.labels[own.to(source.labels.device)]
-                played.append(play(network, localities, labels, source.phi, settings, noise[:, places]))
-            episodes, watch = judge(policy, played, settings)
+            episodes, watch = judge(policy, play_all(network, source, settings, generator), settings)
             watch |= learner.learn(episodes, generator)
             log.scalars("stage2", watch, epoch + 1)
             advance(note=f"return {watch['mean_return']:.3f}")
     policy.eval()
+
+
+@torch.no_grad()
+def play_all(network: ERPCNet, source: Source, settings: Stage2Settings, generator: torch.Generator) -> list[Played]:
+    """Walk once over every image, in one of its views."""
+    view = torch.randint(source.views, (source.images,), generator=generator)
+    order = torch.randperm(source.images, generator=generator)
+    noise = torch.rand(network.steps, source.images, network.grid.cells, generator=generator)
+    played = []
+    for places in torch.arange(source.images).split(source.at_once):
+        own = order[places]
+        localities, labels = source.take(own, view[own]), source.labels[own.to(source.labels.device)]
+        played.append(play(network, localities, labels, source.phi, settings, noise[:, places]))
+    return played
 
 
 @dataclass(frozen=True)
