@@ -323,3 +323,11 @@ def test_what_is_no_model_is_named(tmp_path: Path, run: Path) -> None:
         erpcnet.load(tmp_path)
     with pytest.raises(InputError, match="candidates are 'unseen', 'all' or a list of names"):
         erpcnet.load(run).predict([Image.new("RGB", (64, 64))], "unsen")
+
+
+def test_help_shows_the_values_of_the_preset_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config", "cub-regularised", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Passes over the training images. (type: int, default: 16)" in told
+    assert "--data.image_size" in told
+    assert "CONFIG" not in told  # flags for whole groups, of which `--data` would hide the dataset's

@@ -145,22 +145,24 @@ def _configured(
 
     `--data` names the dataset, while `--data.image_size` is a setting, so these are taken out by hand.
     """
-    from erpcnet.config import config_parser, one_line, read_values, to_config
+    from erpcnet.config import config_parser, help_with, one_line, read_values, to_config
 
     plain = {
         "--config": ("photos", "a preset (see `erpcnet presets`) or a YAML file of settings"),
         "--data": ("data", "folder of the dataset"),
         **options,
     }
-    parser = config_parser(prog=program, description=description)
-    if "-h" in words or "--help" in words:
-        for flag, (default, text) in plain.items():
-            print(f"{flag:10s} {text} (default: {default})")
-        parser.print_help()
-        return None
     values = {}
     for flag, (default, _) in plain.items():
         words, values[flag] = _take_option(words, flag, default)
+    parser = config_parser(prog=program, description=description)
+    if "-h" in words or "--help" in words:
+        told = help_with(parser, read_values(values["--config"]))
+        for flag, (default, text) in plain.items():
+            print(f"{flag:10s} {text} (default: {default})")
+        print(f"\nSettings, with their values in '{values['--config']}':")
+        told.print_help()
+        return None
     try:
         parsed = parser.parse_args(words, namespace=parser.parse_object(read_values(values["--config"])))
     except argparse.ArgumentError as error:
@@ -245,7 +247,10 @@ def _bench(words: list[str]) -> int:
     parser = _Parser(prog="erpcnet bench", description="Time training, the policy and prediction, by turns, as ratios.")
     parser.add_argument("--backbone", default=usual.backbone, help="(default: %(default)s)")
     parser.add_argument("--image-size", type=int, default=usual.image_size, help="(default: %(default)s)")
-    parser.add_argument("--batches", type=_numbers, default=usual.batches, help="sizes of batches to predict")
+    sizes = ",".join(str(size) for size in usual.batches)
+    parser.add_argument(
+        "--batches", type=_numbers, default=sizes, help="sizes of batches to predict (default: %(default)s)"
+    )
     parser.add_argument("--repeats", type=int, default=usual.repeats, help="turns (default: %(default)s)")
     parser.add_argument("--no-growth", dest="growth", action="store_false", help="leave out how times grow")
     parser.add_argument("--out", metavar="FILE", help="also write the rows, as CSV")
@@ -264,7 +269,10 @@ def _bench(words: list[str]) -> int:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers such as 1,8,32") from None
 
 
 def print_bench(found: dict[str, Any]) -> None:
@@ -275,7 +283,8 @@ def print_bench(found: dict[str, Any]) -> None:
     )
     for row in found["rows"]:
         macs = "" if row["gmac_per_image"] is None else f"{row['gmac_per_image']:.3f}"
-        times = (f"{row['ms_per_image']:.3f}", f"{row['spread']:.0%}", macs, f"{row['peak_mib']:.0f}")
+        memory = "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
+        times = (f"{row['ms_per_image']:.3f}", f"{row['spread']:.0%}", macs, memory)
         table.add_row(row["group"], row["name"], row["grown"], str(row["batch"]), *times)
     Console().print(table)
     ratios = Table("ratio", "", box=SIMPLE_HEAD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+from argparse import SUPPRESS
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -31,7 +32,8 @@ class Config:
     seed: int = 0
     """The same seed gives the same weights on the same machine."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of the convolutions on a GPU (`auto`: bf16 where it has that); heads, policy and CPUs compute in fp32."""
+    """Of the convolutions on a GPU (`auto`: bf16 where it has that); heads and policy then multiply in TF32. CPUs
+    compute in fp32."""
     compile: bool = False
     """Compile the convolutions with torch.compile, which takes a minute or more before the first step."""
     data: DataSettings = field(default_factory=DataSettings)
@@ -77,6 +79,24 @@ def config_parser(**options: Any) -> ArgumentParser:
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, **options)
     parser.add_class_arguments(Config, None)
     return parser
+
+
+def help_with(parser: ArgumentParser, values: dict[str, Any]) -> ArgumentParser:
+    """The parser, whose help shows these values as defaults, and no flags for whole groups of settings."""
+    parser.set_defaults(_flat(values))
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    for action in parser._actions:
+        if any(other.startswith(f"{flag}.") for flag in action.option_strings for other in flags):
+            action.help = SUPPRESS
+    return parser
+
+
+def _flat(values: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested settings as `group.name: value`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
+    return flat
 
 
 def to_config(parser: ArgumentParser, values: dict[str, Any] | Namespace) -> Config:

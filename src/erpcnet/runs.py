@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import yaml
 from accelerate.utils import broadcast_object_list
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save
 
@@ -27,6 +28,7 @@ from erpcnet.data.images import load_image
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import Metrics, Settings
 from erpcnet.inference import ClassTable, Execution, Recogniser
+from erpcnet.inference.recogniser import Recognition
 from erpcnet.model import ERPCNet
 from erpcnet.model.fusion import freeze
 from erpcnet.pipeline import evaluate, open_workshop, prepare, select_settings, train_network
@@ -97,14 +99,21 @@ def draw_examples(recogniser: Recogniser, dataset: ZeroShotDataset, out: Path, c
     order = np.argsort(dataset.labels[dataset.test_unseen], kind="stable")
     spread = np.unique(np.linspace(0, len(order) - 1, count * EXAMPLES_EACH).astype(int))
     rows = dataset.test_unseen[order[spread]]
+    shown = [_example(recogniser, dataset, few) for few in np.array_split(rows, count) if len(few)]
+    pictures, found, truths = zip(*shown, strict=True)
+    draw_localities(pictures, found, truths, out)
+
+
+def _example(
+    recogniser: Recogniser, dataset: ZeroShotDataset, rows: np.ndarray
+) -> tuple[Image.Image, Recognition, str]:
+    """One of these images with what was seen in it, and its class."""
     boxes = [None if dataset.boxes is None else dataset.boxes[row] for row in rows]
     pictures = [load_image(dataset.root / dataset.image_paths[row], box) for row, box in zip(rows, boxes, strict=True)]
     found = recogniser.predict(pictures)
-    few = [part for part in np.array_split(np.arange(len(rows)), count) if len(part)]
     half = recogniser.network.steps / 2
-    shown = [min(part, key=lambda place: abs(found[place].steps - half)) for part in few]
-    truths = [dataset.classes[dataset.labels[rows[place]]] for place in shown]
-    draw_localities([pictures[place] for place in shown], [found[place] for place in shown], truths, out)
+    best = min(range(len(rows)), key=lambda place: abs(found[place].steps - half))
+    return pictures[best], found[best], dataset.classes[dataset.labels[rows[best]]]
 
 
 def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: Config, settings: Settings) -> None:
@@ -159,4 +168,5 @@ def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:
     seen = np.isin(np.arange(len(about["classes"])), about["seen"])
     table = ClassTable(tuple(about["classes"]), attributes, seen, tuple(about["attribute_names"]))
     settings = Settings(about["sigma"], about["delta"], about["protocol"])
-    return config, prepare(network, config).eval(), settings, table
+    # Compiling pays over an epoch; images that stop early would have a few of them compiled anew at every step.
+    return config, prepare(network, replace(config, compile=False)).eval(), settings, table

@@ -9,7 +9,6 @@ from conftest import small_network
 from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
-from erpcnet.model import Variant
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
 from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy, walk_test
 from erpcnet.training import LocalityTable, Log, Stage2Settings, TableSource, train_stage2
@@ -128,11 +127,8 @@ def test_tables_and_the_direct_way_give_the_same_policy(tiny_config: Config, dat
     assert apart < 1e-3 * moved  # sums in another order, nothing else
 
 
-@pytest.mark.parametrize("variant", ["erpcnet", "hardnet"])
-def test_playing_the_direct_way_keeps_nothing_to_differentiate(
-    variant: Variant, tiny_config: Config, dataset: ZeroShotDataset
-) -> None:
-    config = replace(tiny_config, variant=variant, stage2=replace(tiny_config.stage2, localities="direct"))
+def test_playing_the_direct_way_keeps_nothing_to_differentiate(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    config = replace(tiny_config, stage2=replace(tiny_config.stage2, localities="direct"))
     shop = open_workshop(config, dataset)
     network = create_network(config, len(dataset.attribute_names)).requires_grad_(True)
     source = open_source(network, dataset, shop.feed, config.stage2, seed=0)

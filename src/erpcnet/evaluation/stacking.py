@@ -51,7 +51,8 @@ class Curve:
 
         Seen classes never get a bonus: a network leans towards them, and what a few images say against that is chance.
         """
-        means = torch.tensor([harmonic_mean(float(u), float(s)) for u, s in zip(self.unseen, self.seen, strict=True)])
+        pairs = zip(self.unseen, self.seen, strict=True)
+        means = torch.tensor([harmonic_mean(float(u), float(s)) for u, s in pairs], dtype=torch.float64)
         means = means.masked_fill(self.deltas < 0, 0.0)
         if means.max() == 0:  # nothing is right on both sides at any delta, so nothing speaks for one
             return 0.0, 0.0

@@ -8,7 +8,6 @@ GPU each is also recorded as a CUDA graph.
 from __future__ import annotations
 
 import copy
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -63,8 +62,10 @@ class BenchSettings:
     precision: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        if self.repeats < 2 or not self.batches or min(self.batches) < 1:
-            raise InputError("a bench needs at least 2 repeats, and batches of at least 1 image.")
+        if self.repeats < 4 or not self.batches or min(self.batches) < 1:
+            raise InputError(
+                "a bench needs at least 4 repeats, or quartiles say nothing, and batches of 1 image or more."
+            )
 
 
 CPU = BenchSettings()
@@ -73,7 +74,7 @@ GPU = BenchSettings(
     image_size=224,
     stage1_batches=(64, 256),
     batches=(1, 8, 64, 256),
-    stage2_images=2048,
+    stage2_images=1024,
     grown_images=1024,
     repeats=10,
     device="cuda",
@@ -93,7 +94,7 @@ class Case:
     macs: float | None = None  # per image, forward
     grown: str = ""
     seconds: list[float] = field(default_factory=list)
-    memory: float = 0.0
+    memory: float | None = None
 
     def row(self) -> dict[str, Any]:
         """Medians per image, and the spread of the middle half."""
@@ -141,8 +142,9 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     played = {name: value for (group, name, _), value in time_of.items() if group == "stage II"}
     found["stage II: tables against direct"] = played["tables"] / played["direct"]
     found["stage II: tables against HardNet"] = played["tables"] / played["hardnet"]
-    epochs = Stage2Settings().epochs
-    built = played["tables"] + played["building tables"] / epochs
+    usual = Stage2Settings()
+    epochs = usual.epochs
+    built = played["tables"] + played["building tables"] * usual.views / epochs
     found[f"stage II: tables, built over {epochs} epochs, against HardNet"] = built / played["hardnet"]
     for batch in batches:
         ours, hardnet, bare = (
@@ -258,7 +260,7 @@ def _stage2_epoch(
 ) -> Case:
     usual = Stage2Settings(views=1)
     # Recording a graph is spread over the epochs, as it is in training.
-    epochs = usual.epochs if name == "tables" and settings.device == "cuda" else 1
+    epochs = usual.epochs if settings.device == "cuda" else 1
     wanted = replace(usual, epochs=epochs, batch_size=batch_size or usual.batch_size)
 
     def play() -> None:
@@ -285,7 +287,7 @@ def _inference(settings: BenchSettings) -> list[Case]:
         cases.append(Case("inference", "backbone", size, size, embedding, _macs(embedding) / size))
         cases.append(Case("inference", "backbone, frozen", size, size, glance))
         if settings.device == "cuda":
-            cases.append(Case("inference", "backbone, graph", size, size, record(glance)[0].replay))
+            cases.append(Case("inference", "backbone, graph", size, size, record(glance, images.device)[0].replay))
         cases += [twins.case(name, way, images) for name, twins, way in ways]
     return cases
 
@@ -391,14 +393,15 @@ def _timed(run: Callable[[], object], device: str) -> float:
     return time.perf_counter() - started
 
 
-def _peak(run: Callable[[], object], device: str) -> float:
-    """MiB at the peak of one run: of the GPU's memory, or of the process so far."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+def _peak(run: Callable[[], object], device: str) -> float | None:
+    """MiB of the GPU's memory that one run takes at its peak, beside what was there before; a CPU does not say."""
+    if device != "cuda":
+        _timed(run, device)
+        return None
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     _timed(run, device)
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def _wait(device: str) -> None:

@@ -108,7 +108,8 @@ def bench_tables(rows: Rows) -> str:
 
 def _timing(row: dict[str, str]) -> tuple[str, ...]:
     macs = f"{float(row['gmac_per_image']):.3f}" if row["gmac_per_image"] else ""
-    times = (f"{float(row['ms_per_image']):.3f}", f"{float(row['spread']):.0%}", macs, f"{float(row['peak_mib']):.0f}")
+    memory = f"{float(row['peak_mib']):.0f}" if row["peak_mib"] else ""
+    times = (f"{float(row['ms_per_image']):.3f}", f"{float(row['spread']):.0%}", macs, memory)
     return row["group"], row["name"], row["batch"], *times
 
 

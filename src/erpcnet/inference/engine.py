@@ -89,6 +89,7 @@ class Engine:
             if len(self._recordings) == RECORDINGS:
                 self._recordings.popitem(last=False)
             recording = self._recordings[len(images)] = Recording(self.network, images, self._order())
+        self._recordings.move_to_end(len(images))  # the one used longest ago goes first
         whole = recording.play(images)
         return whole if stop is None else cut_short(self.network, whole, stop)
 
@@ -99,7 +100,7 @@ class Recording:
     def __init__(self, network: ERPCNet, images: Tensor, order: Order) -> None:
         localities = ParallelLocalities if network.tabulable else DirectLocalities
         self._images = images.clone()
-        self._graph, self._walk = record(lambda: walk(network, localities(network, self._images), order))
+        self._graph, self._walk = record(lambda: walk(network, localities(network, self._images), order), images.device)
 
     def play(self, images: Tensor) -> Walk:
         """The same walk over other images."""

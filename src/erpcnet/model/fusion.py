@@ -20,10 +20,11 @@ LEAST_CHANNELS = 8
 
 
 def freeze(network: ERPCNet) -> ERPCNet:
-    """Fold every batch norm into the convolution before it, and what follows that into it too.
+    """Fold batch norms into the convolutions before them; on a GPU in half precision, join what follows to them too.
 
-    On a GPU, weights are kept in the precision they are used in. In place, and for good: a frozen network neither
-    trains nor gives back the weights that it was loaded from.
+    There weights are kept in the precision they are used in. In place, and for good: a frozen network neither trains
+    nor gives back the weights that it was loaded from. Norms that tracing does not find as modules of their own, as in
+    some backbones of timm, stay.
     """
     network.eval().requires_grad_(False)
     parts: list[tuple[nn.Module, str]] = [(network.backbone, "trunk"), (network.backbone, "last")]
@@ -31,14 +32,10 @@ def freeze(network: ERPCNet) -> ERPCNet:
         parts += [(network.local, name) for name in ("partial", "extractor") if hasattr(network.local, name)]
     half = next(network.parameters()).is_cuda and network.precision is not None
     folded = [_folded(getattr(holder, name)) for holder, name in parts]
-    if half:
-        folded = [part.to(network.precision) for part in folded]
     _put(parts, folded)
     if half:
-        joined = (
-            join_convolutions(copy.deepcopy(part)) if isinstance(part, fx.GraphModule) else part for part in folded
-        )
-        _put(parts, joined)
+        _cast(folded, network.precision)
+        _put(parts, [join_convolutions(part) for part in folded])
         if not _runs(network):
             _put(parts, folded)
     return network
@@ -47,6 +44,14 @@ def freeze(network: ERPCNet) -> ERPCNet:
 def _put(places: Iterable[tuple[nn.Module, str]], parts: Iterable[nn.Module]) -> None:
     for (holder, name), part in zip(places, parts, strict=True):
         setattr(holder, name, part)
+
+
+def _cast(parts: Iterable[nn.Module], precision: torch.dtype | None) -> None:
+    """The weights of what autocast would cast at every call; norms that could not be folded stay as they are."""
+    for part in parts:
+        for module in part.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                module.to(precision)
 
 
 @torch.inference_mode()
@@ -58,6 +63,8 @@ def _runs(network: ERPCNet) -> bool:
         surface = network.glance(images.contiguous(memory_format=torch.channels_last)).surface
         if network.steps:
             network.look(surface, torch.zeros(1, 1, dtype=torch.long, device=device))
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:
         return False
     return True

@@ -111,8 +111,8 @@ class ERPCNet(nn.Module):
         super().__init__()
         self.settings, self.image_size, self.variant = settings, image_size, variant
         self._attributes = attributes
-        # Of the convolutions on a GPU; None is fp32. Heads, policy and losses always are, and so are CPUs, where
-        # bf16 is about ten times slower.
+        # Of the convolutions on a GPU; None is fp32. Losses always are, heads and policy are or multiply in TF32, and
+        # CPUs never use less: there bf16 is about ten times slower.
         self.precision: torch.dtype | None = None
         self.backbone = create_backbone(settings.backbone.name, settings.backbone.weights)
         channels = self.backbone.channels

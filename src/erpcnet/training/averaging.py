@@ -30,12 +30,12 @@ class AveragedWeights(Generic[Network]):
         get_ema_multi_avg_fn(decay)(own, new, 0)
 
 
-@torch.no_grad()
 def batch_norms(*modules: nn.Module) -> list[_BatchNorm]:
     """Every batch norm inside these modules."""
     return [part for module in modules for part in module.modules() if isinstance(part, _BatchNorm)]
 
 
+@torch.no_grad()
 def refresh_batch_norm(
     network: nn.Module, batches: Iterable[tuple[Tensor | None, ...]], frozen: Iterable[nn.Module] = ()
 ) -> None:

@@ -78,11 +78,11 @@ class Learner:
         self._rows.copy_(rows)
         if self._warmed < WARMING:
             self._warmed += 1
-            with aside():
+            with aside(rows.device):
                 self._descend(minibatch(held, self._rows))
             return
         if self._graph is None:
-            self._graph, _ = record(lambda: self._descend(minibatch(held, self._rows)), rehearsals=0)
+            self._graph, _ = record(lambda: self._descend(minibatch(held, self._rows)), rows.device, rehearsals=0)
         self._graph.replay()
 
 
