@@ -186,7 +186,9 @@ class ERPCNet(nn.Module):
 
     def describe(self, surface: Tensor) -> tuple[Tensor, Tensor]:
         """Every cell's descriptor [N, cells, C' + 1] and beta [N, cells]; neither needs C_l."""
-        beta = entropy_ratios(surface, self.grid) if self.local is None else self.local.entropy(surface)
+        if self.local is None:  # nobody looks at cells
+            return surface.new_zeros(len(surface), 0, 0), surface.new_zeros(len(surface), 0)
+        beta = self.local.entropy(surface)
         means = self.grid.means(surface).float()
         return torch.cat([means, beta[..., None]], dim=2), beta
 
