@@ -258,9 +258,12 @@ def _bench(words: list[str]) -> int:
     options = vars(parser.parse_args(words))
     out, as_json = options.pop("out"), options.pop("json")
     path = _writable(out) if out else None
-    found = run_bench(replace(usual, **options))
-    if path is not None:
-        write_rows(path, found["rows"])
+
+    def keep(found: dict[str, Any]) -> None:
+        if path is not None:
+            write_rows(path, found["rows"])
+
+    found = run_bench(replace(usual, **options), keep)
     if as_json:
         print(json.dumps(found, indent=2))
     else:

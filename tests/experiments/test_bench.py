@@ -10,7 +10,9 @@ def test_a_bench_has_every_case_and_ratios_of_its_own_rows() -> None:
     settings = BenchSettings(
         image_size=64, stage1_batches=(2,), batches=(1, 2), stage2_images=4, grown_images=4, repeats=4
     )
-    found = run_bench(settings)
+    kept: list[dict[str, object]] = []
+    found = run_bench(settings, keep=kept.append)
+    assert [found] == kept  # of the fourth turn, the first from which on there are quartiles
     usual = [row for row in found["rows"] if not row["grown"]]
     names = {(row["group"], row["name"], row["batch"]): row["ms_per_image"] for row in usual}
     assert len(usual) == len(names) == 4 + 4 + 2 * 5

@@ -37,6 +37,7 @@ from erpcnet.training.stage2 import train_stage2
 from erpcnet.training.tables import build_table
 
 ATTRIBUTES, CLASSES = 312, 150  # CUB's
+LEAST_REPEATS = 4  # quartiles of fewer say nothing
 # Ways to predict; the fastest of each is compared.
 OURS = ("sequential", "parallel", "graph")
 HARDNET = ("hardnet", "hardnet, graph")
@@ -62,9 +63,9 @@ class BenchSettings:
     precision: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        if self.repeats < 4 or not self.batches or min(self.batches) < 1:
+        if self.repeats < LEAST_REPEATS or not self.batches or min(self.batches) < 1:
             raise InputError(
-                "a bench needs at least 4 repeats, or quartiles say nothing, and batches of 1 image or more."
+                f"a bench needs at least {LEAST_REPEATS} repeats, for its quartiles, and batches of 1 image or more."
             )
 
 
@@ -111,15 +112,24 @@ class Case:
         }
 
 
-def run_bench(settings: BenchSettings) -> dict[str, Any]:
-    """All cases by turns; rows, and the ratios that matter."""
+def run_bench(settings: BenchSettings, keep: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """All cases by turns; rows, and the ratios that matter.
+
+    `keep` gets them after every turn from the fourth on, so that a bench that is cut short leaves what it measured.
+    """
     cases = [*_stage1(settings), *_stage2(settings), *_inference(settings)]
     cases += _growth(settings) if settings.growth else []
     for case in track(cases, total=len(cases), what="Warming up"):
         case.memory = _peak(case.run, settings.device)
-    for _ in track(range(settings.repeats), total=settings.repeats, what="Measuring"):
+    for turn in track(range(1, settings.repeats + 1), total=settings.repeats, what="Measuring"):
         for case in cases:
             case.seconds.append(_timed(case.run, settings.device))
+        if keep is not None and turn >= LEAST_REPEATS:
+            keep(_found(cases, settings))
+    return _found(cases, settings)
+
+
+def _found(cases: Sequence[Case], settings: BenchSettings) -> dict[str, Any]:
     device = torch.cuda.get_device_name() if settings.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     about = {"backbone": settings.backbone, "image_size": settings.image_size, "device": device}
     rows = [{**about, **case.row()} for case in cases]
