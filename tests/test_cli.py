@@ -11,7 +11,7 @@ from PIL import Image
 
 import erpcnet
 from erpcnet.cli import main
-from erpcnet.config import list_presets, load_config
+from erpcnet.config import about_preset, list_presets, load_config
 from erpcnet.errors import InputError
 from erpcnet.pipeline import create_network
 
@@ -331,3 +331,11 @@ def test_help_shows_the_values_of_the_preset_asked_for(capsys: pytest.CaptureFix
     assert "Passes over the training images. (type: int, default: 16)" in told
     assert "--data.image_size" in told
     assert "CONFIG" not in told  # flags for whole groups, of which `--data` would hide the dataset's
+
+
+def test_presets_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert all(name in told for name in list_presets())
+    assert "Anyone's own photographs" in told
+    assert all(about_preset(name) for name in list_presets())

@@ -352,10 +352,13 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _presets(words: list[str]) -> int:
-    from erpcnet.config import list_presets
+    from erpcnet.config import about_preset, list_presets
 
     _Parser(prog="erpcnet presets", description="The names that --config takes.").parse_args(words)
-    print("\n".join(list_presets()))
+    table = Table("preset", "what it is", box=SIMPLE_HEAD)
+    for name in list_presets():
+        table.add_row(name, about_preset(name))
+    Console().print(table)
     return 0
 
 

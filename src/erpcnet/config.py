@@ -7,6 +7,7 @@ import hashlib
 from argparse import SUPPRESS
 from dataclasses import asdict, dataclass, field
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,6 +67,12 @@ def list_presets() -> list[str]:
         for entry in resources.files("erpcnet.presets").iterdir()
         if entry.name.endswith(".yaml") and not entry.name.startswith("_")
     )
+
+
+def about_preset(name: str) -> str:
+    """What the comment at the top of a preset says."""
+    lines = takewhile(lambda line: line.startswith("#"), _read(name).splitlines())
+    return " ".join(line.removeprefix("#").strip() for line in lines)
 
 
 def load_config(name: str | Path | None = None, **overrides: Any) -> Config:
