@@ -240,7 +240,8 @@ def _predict(words: list[str]) -> int:
 def _bench(words: list[str]) -> int:
     import torch
 
-    from erpcnet.experiments.bench import CPU, GPU, run_bench
+    from erpcnet.experiments.bench import run_bench
+    from erpcnet.experiments.bench_cases import CPU, GPU
     from erpcnet.experiments.rows import write_rows
 
     usual = GPU if torch.cuda.is_available() else CPU

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from erpcnet.errors import InputError
-from erpcnet.experiments.bench import BenchSettings, kernel_arithmetic, ratios, run_bench
+from erpcnet.experiments.arithmetic import kernel_arithmetic
+from erpcnet.experiments.bench import ratios, run_bench
+from erpcnet.experiments.bench_cases import BenchSettings
 
 
 def test_a_bench_has_every_case_and_ratios_of_its_own_rows() -> None:

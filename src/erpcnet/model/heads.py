@@ -175,8 +175,8 @@ class AttentionJoint(JointHead):
         return self.dropout(state.given + state.gathered / state.weight)
 
 
-class DropRows(nn.Module):
-    """Sets whole rows to zero at random in training; unlike dropout it does not scale the others up."""
+class ReplaceRows(nn.Module):
+    """Puts another row in a row's place, at random and only in training."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -185,24 +185,29 @@ class DropRows(nn.Module):
     def forward(self, value: Tensor) -> Tensor:
         if not self.training or self.share == 0:
             return value
-        return value * (torch.rand(len(value), 1, device=value.device) >= self.share)
+        replaced = torch.rand(len(value), 1, device=value.device) < self.share
+        return torch.where(replaced, self.others(value), value)
+
+    def others(self, value: Tensor) -> Tensor:
+        """What each row would be replaced by."""
+        raise NotImplementedError
 
 
-class SwapRows(nn.Module):
-    """Puts the most similar other row of the batch in a row's place at random in training.
+class DropRows(ReplaceRows):
+    """Nothing in a row's place; unlike dropout it does not scale the others up."""
+
+    def others(self, value: Tensor) -> Tensor:
+        return torch.zeros_like(value)
+
+
+class SwapRows(ReplaceRows):
+    """The most similar other row of the batch in a row's place.
 
     What similar images share stays, what tells them apart goes: that has to be found elsewhere.
     """
 
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
-
-    def forward(self, value: Tensor) -> Tensor:
-        if not self.training or self.share == 0:
-            return value
-        swapped = torch.rand(len(value), 1, device=value.device) < self.share
-        return torch.where(swapped, value[most_similar(value.detach())], value)
+    def others(self, value: Tensor) -> Tensor:
+        return value[most_similar(value.detach())]
 
 
 def most_similar(rows: Tensor) -> Tensor:

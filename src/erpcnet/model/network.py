@@ -185,7 +185,7 @@ class ERPCNet(nn.Module):
         return localities.float()
 
     def describe(self, surface: Tensor) -> tuple[Tensor, Tensor]:
-        """Every cell's descriptor [N, cells, C' + 1] and beta [N, cells]; neither needs C_l."""
+        """Every cell's descriptor [N, cells, C' + 1] and beta [N, cells]; neither needs C_l. GlobalNet has no cells."""
         if self.local is None:  # nobody looks at cells
             return surface.new_zeros(len(surface), 0, 0), surface.new_zeros(len(surface), 0)
         beta = self.local.entropy(surface)

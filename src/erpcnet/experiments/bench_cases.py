@@ -1,0 +1,318 @@
+"""What a bench times: steps of Stage I, epochs of Stage II, predictions, and how each grows.
+
+Images, attributes and weights are drawn: what is timed depends on shapes alone. Walks take all T steps, the most that
+early stop can leave; HardNet takes as many. For prediction every network is frozen, as `erpcnet.load` does, and on a
+GPU each is also recorded as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from erpcnet.data import Batch
+from erpcnet.errors import InputError
+from erpcnet.inference import Engine, Execution
+from erpcnet.model import ERPCNet, ModelSettings, Variant
+from erpcnet.model.fusion import freeze
+from erpcnet.model.settings import BackboneSettings, LocalSettings
+from erpcnet.model.walk import DirectLocalities, Localities
+from erpcnet.recording import record
+from erpcnet.training import Log
+from erpcnet.training.losses import Stage1Loss
+from erpcnet.training.settings import LossWeights, Stage2Settings
+from erpcnet.training.stage1 import random_cells
+from erpcnet.training.stage2 import train_stage2
+from erpcnet.training.tables import build_table
+
+ATTRIBUTES, CLASSES = 312, 150  # CUB's
+LEAST_REPEATS = 4  # quartiles of fewer say nothing
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What is measured: images of `image_size`, batches for Stage I and for prediction, images for Stage II.
+
+    How Stage II grows is measured around `grown_images`.
+    """
+
+    backbone: str = "small"
+    image_size: int = 112
+    stage1_batches: tuple[int, ...] = (32,)
+    batches: tuple[int, ...] = (1, 8, 32)
+    stage2_images: int = 64
+    grown_images: int = 64
+    growth: bool = True
+    repeats: int = 5
+    device: str = "cpu"
+    precision: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        if self.repeats < LEAST_REPEATS or not self.batches or min(self.batches) < 1:
+            raise InputError(
+                f"a bench needs at least {LEAST_REPEATS} repeats, for its quartiles, and batches of 1 image or more."
+            )
+
+
+CPU = BenchSettings()
+GPU = BenchSettings(
+    backbone="resnet50",
+    image_size=224,
+    stage1_batches=(64, 256),
+    batches=(1, 8, 64, 256),
+    stage2_images=1024,
+    grown_images=1024,
+    repeats=10,
+    device="cuda",
+    precision=torch.bfloat16,
+)
+
+
+@dataclass
+class Case:
+    """Something to time: `run` handles `images` images; `grown` says what differs from the usual settings."""
+
+    group: str
+    name: str
+    batch: int
+    images: int
+    run: Callable[[], object]
+    macs: float | None = None  # per image, forward
+    grown: str = ""
+    seconds: list[float] = field(default_factory=list)
+    memory: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Medians per image, and the spread of the middle half."""
+        quarter, middle, three = statistics.quantiles(self.seconds, n=4)
+        return {
+            "group": self.group,
+            "name": self.name,
+            "grown": self.grown,
+            "batch": self.batch,
+            "ms_per_image": 1000 * middle / self.images,
+            "spread": (three - quarter) / middle,
+            "gmac_per_image": None if self.macs is None else self.macs / 1e9,
+            "peak_mib": self.memory,
+        }
+
+
+def all_cases(settings: BenchSettings) -> list[Case]:
+    """Everything that these settings ask for."""
+    cases = [*_stage1(settings), *_stage2(settings), *_inference(settings)]
+    return cases + (_growth(settings) if settings.growth else [])
+
+
+def _stage1(settings: BenchSettings) -> list[Case]:
+    cases = []
+    for size in settings.stage1_batches:
+        images = _images(size, settings)
+        cases.append(_bare_step(images, settings))
+        cases += [
+            _stage1_step(variant, drawn_network(variant, settings), images, settings)
+            for variant in ("globalnet", "pcnet", "hardnet")
+        ]
+    return cases
+
+
+def _bare_step(images: Tensor, settings: BenchSettings) -> Case:
+    bare, size = drawn_network("globalnet", settings).train(), len(images)
+
+    def backbone() -> None:
+        with bare._autocast(images):
+            bare.backbone(images).mean().backward()
+        bare.zero_grad()
+
+    return Case("stage I", "backbone", size, size, backbone, count_macs(bare.backbone, images) / size)
+
+
+def _stage1_step(name: str, network: ERPCNet, images: Tensor, settings: BenchSettings, grown: str = "") -> Case:
+    size, phi = len(images), _phi(settings)
+    labels = torch.randint(CLASSES, (size,), device=settings.device)
+    objective = Stage1Loss(network.train(), LossWeights(), 0.0)
+    optimizer = torch.optim.SGD(network.stage1_parameters(), lr=1e-4, momentum=0.9)
+    cells = _cells(network, size, settings) if network.steps else None
+
+    def step() -> None:
+        objective(images, cells, labels, phi)["total"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Case("stage I", name, size, size, step, count_macs(lambda: network(images, cells)) / size, grown)
+
+
+class _Drawn:
+    """A source of drawn images; see `erpcnet.training.stage2.Source`."""
+
+    views = 1
+
+    def __init__(
+        self, images: int, at_once: int, settings: BenchSettings, take: Callable[[Tensor], Localities]
+    ) -> None:
+        self.images, self.at_once, self._take = images, at_once, take
+        self.phi = _phi(settings)
+        self.labels = torch.randint(CLASSES, (images,), device=settings.device)
+
+    def take(self, images: Tensor, view: Tensor) -> Localities:
+        return self._take(images.to(self.labels.device))
+
+
+def _stage2(settings: BenchSettings) -> list[Case]:
+    count, once = settings.stage2_images, min(settings.stage2_images, Stage2Settings().play_size)
+    images = _images(count, settings)
+    ours, hard = drawn_network("erpcnet", settings), drawn_network("hardnet", settings)
+    batches = [Batch(images[rows], rows) for rows in torch.arange(count).split(once)]
+
+    def build() -> Any:
+        return build_table(ours, batches, len(batches))
+
+    sources = {
+        "tables": (ours, _Drawn(count, count, settings, build().take)),
+        "direct": (ours, _Drawn(count, once, settings, lambda rows: DirectLocalities(ours, images[rows]))),
+        "hardnet": (hard, _Drawn(count, once, settings, lambda rows: DirectLocalities(hard, images[rows]))),
+    }
+    cases = [_stage2_epoch(name, network, source, settings) for name, (network, source) in sources.items()]
+    return [*cases, Case("stage II", "building tables", count, count, build)]
+
+
+def _stage2_epoch(
+    name: str,
+    network: ERPCNet,
+    source: _Drawn,
+    settings: BenchSettings,
+    grown: str = "",
+    batch_size: int | None = None,
+) -> Case:
+    usual = Stage2Settings(views=1)
+    # Recording a graph is spread over the epochs, as it is in training.
+    epochs = usual.epochs if settings.device == "cuda" else 1
+    wanted = replace(usual, epochs=epochs, batch_size=batch_size or usual.batch_size)
+
+    def play() -> None:
+        train_stage2(network, source, wanted, seed=0, log=Log())
+
+    return Case("stage II", name, source.images, source.images * epochs, play, grown=grown)
+
+
+def _inference(settings: BenchSettings) -> list[Case]:
+    ours, hard, bare = (drawn_network(variant, settings) for variant in ("erpcnet", "hardnet", "globalnet"))
+    ways: list[tuple[str, _Twins, Execution]] = [
+        ("sequential", _Twins(ours), "sequential"),
+        ("parallel", _Twins(ours), "parallel"),
+        ("hardnet", _Twins(hard), "sequential"),
+    ]
+    if settings.device == "cuda":
+        ways += [("graph", _Twins(ours), "graph"), ("hardnet, graph", _Twins(hard), "graph")]
+    frozen = freeze(copy.deepcopy(bare))
+    usual = bare.backbone.to(settings.precision)
+    cases = []
+    for size in settings.batches:
+        images = _images(size, settings)
+        glance, embedding = _glance(frozen, images), _embedding(usual, images.to(settings.precision))
+        cases.append(Case("inference", "backbone", size, size, embedding, count_macs(embedding) / size))
+        cases.append(Case("inference", "backbone, frozen", size, size, glance))
+        if settings.device == "cuda":
+            cases.append(Case("inference", "backbone, graph", size, size, record(glance, images.device)[0].replay))
+        cases += [twins.case(name, way, images) for name, twins, way in ways]
+    return cases
+
+
+class _Twins:
+    """A network and its frozen twin: the latter is timed, the former says how much it computes.
+
+    What joined convolutions and replayed graphs compute cannot be counted.
+    """
+
+    def __init__(self, network: ERPCNet) -> None:
+        self._network, self._frozen = network, freeze(copy.deepcopy(network))
+
+    def case(self, name: str, way: Execution, images: Tensor, grown: str = "") -> Case:
+        engine, counted, size = Engine(self._frozen, way), Engine(self._network, way), len(images)
+        macs = None if way == "graph" else count_macs(lambda: counted.walk(images)) / size
+        return Case("inference", name, size, size, lambda: engine.walk(images), macs, grown)
+
+
+def _glance(network: ERPCNet, images: Tensor) -> Callable[[], object]:
+    @torch.inference_mode()
+    def run() -> object:
+        return network.glance(images)
+
+    return run
+
+
+def _embedding(backbone: nn.Module, images: Tensor) -> Callable[[], object]:
+    @torch.inference_mode()
+    def run() -> object:
+        return backbone(images).mean(dim=(2, 3))
+
+    return run
+
+
+def _growth(settings: BenchSettings) -> list[Case]:
+    """How a step, an epoch and a prediction grow with T, with the cells of the grid, and with the number of images."""
+    cases: list[Case] = []
+    for steps, stride in ((1, 3), (3, 3), (12, 3), (6, 4), (6, 2)):
+        local = LocalSettings(stride=stride)
+        network = drawn_network("erpcnet", settings, local, steps)
+        grown = f"T = {steps}" if stride == 3 else f"{network.grid.cells} cells"
+        images = _images(settings.stage1_batches[0], settings)
+        cases.append(_stage1_step("pcnet", drawn_network("pcnet", settings, local, steps), images, settings, grown))
+        cases.append(_table_epoch(network, settings, settings.grown_images, grown))
+        images = _images(max(settings.batches), settings)
+        cases += [_Twins(network).case(way, way, images, grown) for way in ("sequential", "parallel")]
+    network = drawn_network("erpcnet", settings)
+    for count in (settings.grown_images // 4, settings.grown_images * 4):
+        cases.append(_table_epoch(network, settings, count, f"{count} images"))
+    size = settings.grown_images
+    return [*cases, _table_epoch(network, settings, 4 * size, f"minibatches of {size}", size)]
+
+
+def _table_epoch(
+    network: ERPCNet, settings: BenchSettings, count: int, grown: str, batch_size: int | None = None
+) -> Case:
+    """An epoch of Stage II on a table of `count` images, of which a few are computed and the others copies."""
+    images = _images(min(count, 64), settings)
+    table = build_table(network.eval(), [Batch(images, torch.arange(len(images)))], 1)
+    source = _Drawn(count, count, settings, lambda rows: table.take(rows % len(table)))
+    return _stage2_epoch("tables", network, source, settings, grown, batch_size)
+
+
+def drawn_network(variant: str, settings: BenchSettings, local: LocalSettings | None = None, steps: int = 6) -> ERPCNet:
+    """A network of the bench's backbone, its weights drawn."""
+    torch.manual_seed(0)
+    backbone = BackboneSettings(settings.backbone, "none")
+    model = ModelSettings(backbone=backbone, local=local or LocalSettings(), steps=steps)
+    if settings.backbone == "small":
+        model = replace(model, policy=replace(model.policy, width=256, memory=64))
+    checked: Variant = variant  # type: ignore[assignment]
+    network = ERPCNet(model, ATTRIBUTES, settings.image_size, checked).eval()
+    network.precision = settings.precision
+    return network.to(settings.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _images(count: int, settings: BenchSettings) -> Tensor:
+    drawn = torch.randn(count, 3, settings.image_size, settings.image_size, device=settings.device)
+    return drawn.contiguous(memory_format=torch.channels_last)
+
+
+def _phi(settings: BenchSettings) -> Tensor:
+    return torch.nn.functional.normalize(torch.rand(CLASSES, ATTRIBUTES, device=settings.device), dim=1)
+
+
+def _cells(network: ERPCNet, count: int, settings: BenchSettings) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return random_cells(count, network.grid.cells, network.steps, generator).to(settings.device)
+
+
+def count_macs(run: Callable[..., object], *arguments: Tensor) -> float:
+    """Multiplications and additions in pairs, of convolutions and matrix products."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        run(*arguments)
+    return counter.get_total_flops() / 2
