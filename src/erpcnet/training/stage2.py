@@ -154,7 +154,6 @@ class Played:
     alive: Tensor
 
 
-@torch.no_grad()
 def play(
     network: ERPCNet,
     localities: Localities,
