@@ -248,10 +248,12 @@ def _bench(words: list[str]) -> int:
     parser = _Parser(prog="erpcnet bench", description="Time training, the policy and prediction, by turns, as ratios.")
     parser.add_argument("--backbone", default=usual.backbone, help="(default: %(default)s)")
     parser.add_argument("--image-size", type=int, default=usual.image_size, help="(default: %(default)s)")
-    sizes = ",".join(str(size) for size in usual.batches)
-    parser.add_argument(
-        "--batches", type=_numbers, default=sizes, help="sizes of batches to predict (default: %(default)s)"
-    )
+    for flag, sizes, what in (
+        ("--batches", usual.batches, "batches to predict"),
+        ("--stage1-batches", usual.stage1_batches, "batches of Stage I"),
+    ):
+        usually = ",".join(str(size) for size in sizes)
+        parser.add_argument(flag, type=_numbers, default=usually, help=f"sizes of {what} (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=usual.repeats, help="turns (default: %(default)s)")
     parser.add_argument("--no-growth", dest="growth", action="store_false", help="leave out how times grow")
     parser.add_argument("--out", metavar="FILE", help="also write the rows, as CSV")

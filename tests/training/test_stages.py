@@ -9,13 +9,15 @@ from conftest import small_network
 from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
+from erpcnet.model import ERPCNet
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
 from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy, walk_test
+from erpcnet.recording import WARMING
 from erpcnet.training import LocalityTable, Log, Stage2Settings, TableSource, train_stage2
 from erpcnet.training.averaging import AveragedWeights
 from erpcnet.training.settings import Stage1Settings
 from erpcnet.training.stage1 import _optimizer, _schedule, random_cells
-from erpcnet.training.stage2 import open_source, play_all
+from erpcnet.training.stage2 import PolicyTraining, open_source
 
 
 def test_random_cells_never_repeat_within_an_image() -> None:
@@ -68,13 +70,13 @@ def test_cosines_are_taken_from_the_mean_of_the_seen_classes(tiny_config: Config
     torch.testing.assert_close(network.global_fit.centre, expected)
 
 
-def _planted(network: object, dataset: ZeroShotDataset) -> LocalityTable:
+def _planted(dataset: ZeroShotDataset) -> LocalityTable:
     """Localities of which one in each image, told by its descriptor, shows the true class; the rest show nothing."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.from_numpy(dataset.train)
     count, channels = len(rows), 128
     telling = torch.randint(16, (count,), generator=generator)
-    descriptors = torch.randn(count, 16, 65, generator=generator)
+    descriptors = torch.randn(count, 16, 72, generator=generator)
     descriptors[torch.arange(count), telling, 0] = 8.0
     localities = torch.zeros(count, 16, channels)
     phi = torch.from_numpy(dataset.unit_attributes[dataset.labels[dataset.train]])
@@ -89,15 +91,20 @@ def _planted(network: object, dataset: ZeroShotDataset) -> LocalityTable:
     )
 
 
-def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset) -> None:
-    attributes = len(dataset.attribute_names)
+def _reader(attributes: int) -> ERPCNet:
+    """A network that believes what `_planted` localities show."""
     network = small_network("rpcnet", attributes=attributes)
     with torch.no_grad():
         for layer in (network.joint.of_global, network.joint.of_local, network.joint.trust):
             layer.weight.zero_()
             layer.bias.zero_()
         network.joint.of_local.weight[:, :attributes] = torch.eye(attributes)
-    table = _planted(network, dataset)
+    return network
+
+
+def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset) -> None:
+    network = _reader(len(dataset.attribute_names))
+    table = _planted(dataset)
     settings = Stage2Settings(epochs=60, batch_size=18, views=1, temperature=1.0, lr=3e-3)
     train_stage2(network, TableSource(table, dataset, views=1), settings, seed=0, log=Log())
     everything = table.take(torch.arange(len(table)))
@@ -108,6 +115,21 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
     telling = table.descriptors[..., 0].argmax(dim=1)
     assert (learned == telling).float().mean() > 0.8
     assert (chance == telling).float().mean() < 0.3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_recorded_walks_are_those_that_are_not_recorded(dataset: ZeroShotDataset) -> None:
+    table = LocalityTable(**{name: value.cuda() for name, value in vars(_planted(dataset)).items()})
+    found = []
+    for looks_up in (False, True):
+        network = _reader(len(dataset.attribute_names)).cuda()
+        source = TableSource(table, dataset, views=1)
+        source.looks_up = looks_up
+        training = PolicyTraining(network, source, Stage2Settings(batch_size=18, views=1), seed=0)
+        found.append([training.play()[0].cells.clone() for _ in range(WARMING + 3)])
+    assert len({tuple(cells.flatten().tolist()) for cells in found[1]}) == WARMING + 3  # every walk is another
+    for plain, recorded in zip(*found, strict=True):
+        assert torch.equal(plain, recorded)
 
 
 def test_tables_and_the_direct_way_give_the_same_policy(tiny_config: Config, dataset: ZeroShotDataset) -> None:
@@ -132,7 +154,7 @@ def test_playing_the_direct_way_keeps_nothing_to_differentiate(tiny_config: Conf
     shop = open_workshop(config, dataset)
     network = create_network(config, len(dataset.attribute_names)).requires_grad_(True)
     source = open_source(network, dataset, shop.feed, config.stage2, seed=0)
-    played = play_all(network, source, config.stage2, torch.Generator().manual_seed(0))
+    played = PolicyTraining(network, source, config.stage2, seed=0).play()
     # A graph would hold every map of every image until the epoch's end.
     assert not any(value.requires_grad for one in played for value in vars(one).values())
 

@@ -25,7 +25,7 @@ def run_bench(settings: BenchSettings, keep: Callable[[dict[str, Any]], None] | 
     """
     cases = all_cases(settings)
     for case in track(cases, total=len(cases), what="Warming up"):
-        case.memory = _peak(case.run, settings.device)
+        case.memory = _peak(case.warm, settings.device)
     for turn in track(range(1, settings.repeats + 1), total=settings.repeats, what="Measuring"):
         for case in cases:
             case.seconds.append(_timed(case.run, settings.device))
@@ -52,6 +52,8 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         if group == "stage I" and name != "backbone":
             bare, what = time_of[group, "backbone", batch], f"stage I, batch {batch}, {name}"
             found[f"{what}: time against the backbone's"] = value / bare
+            if name.startswith("backbone"):
+                continue
             share = macs_of[group, name] / macs_of[group, "backbone"]
             found[f"{what}: rate against its arithmetic's share of the backbone's"] = share * bare / value
     played = {name: value for (group, name, _), value in time_of.items() if group == "stage II"}
@@ -83,7 +85,7 @@ def _timed(run: Callable[[], object], device: str) -> float:
 
 
 def _peak(run: Callable[[], object], device: str) -> float | None:
-    """MiB of the GPU's memory that one run takes at its peak, beside what was there before; a CPU does not say."""
+    """MiB of the GPU's memory that this takes at its peak, beside what was there before; a CPU does not say."""
     if device != "cuda":
         _timed(run, device)
         return None

@@ -11,6 +11,7 @@ import copy
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,16 +25,19 @@ from erpcnet.model import ERPCNet, ModelSettings, Variant
 from erpcnet.model.fusion import freeze
 from erpcnet.model.settings import BackboneSettings, LocalSettings
 from erpcnet.model.walk import DirectLocalities, Localities
-from erpcnet.recording import record
-from erpcnet.training import Log
+from erpcnet.recording import WARMING, record
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import LossWeights, Stage2Settings
 from erpcnet.training.stage1 import random_cells
-from erpcnet.training.stage2 import train_stage2
+from erpcnet.training.stage2 import PolicyTraining
+from erpcnet.training.step import GradientStep
 from erpcnet.training.tables import build_table
 
 ATTRIBUTES, CLASSES = 312, 150  # CUB's
+UNTIL_RECORDED = WARMING + 2  # runs until one is recorded and has been replayed
 LEAST_REPEATS = 4  # quartiles of fewer say nothing
+
+Recorder = Callable[[nn.Module], GradientStep]
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class BenchSettings:
     precision: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        if self.repeats < LEAST_REPEATS or not self.batches or min(self.batches) < 1:
+        sizes = (*self.batches, *self.stage1_batches)
+        if self.repeats < LEAST_REPEATS or not self.batches or not self.stage1_batches or min(sizes) < 1:
             raise InputError(
                 f"a bench needs at least {LEAST_REPEATS} repeats, for its quartiles, and batches of 1 image or more."
             )
@@ -86,8 +91,13 @@ class Case:
     run: Callable[[], object]
     macs: float | None = None  # per image, forward
     grown: str = ""
+    warming: int = 1  # runs before it is timed
     seconds: list[float] = field(default_factory=list)
     memory: float | None = None
+
+    def warm(self) -> None:
+        for _ in range(self.warming):
+            self.run()
 
     def row(self) -> dict[str, Any]:
         """Medians per image, and the spread of the middle half."""
@@ -112,40 +122,66 @@ def all_cases(settings: BenchSettings) -> list[Case]:
 
 def _stage1(settings: BenchSettings) -> list[Case]:
     cases = []
+    record = _recorder(settings)
     for size in settings.stage1_batches:
         images = _images(size, settings)
-        cases.append(_bare_step(images, settings))
+        cases += _bare_steps(images, settings, record)
         cases += [
-            _stage1_step(variant, drawn_network(variant, settings), images, settings)
+            _stage1_step(variant, drawn_network(variant, settings), images, settings, record)
             for variant in ("globalnet", "pcnet", "hardnet")
         ]
     return cases
 
 
-def _bare_step(images: Tensor, settings: BenchSettings) -> Case:
-    bare, size = drawn_network("globalnet", settings).train(), len(images)
-
-    def backbone() -> None:
-        with bare._autocast(images):
-            bare.backbone(images).mean().backward()
-        bare.zero_grad()
-
-    return Case("stage I", "backbone", size, size, backbone, count_macs(bare.backbone, images) / size)
+def _recorder(settings: BenchSettings) -> Recorder:
+    """How training takes the gradients of an objective; steps that are timed by turns share their memory."""
+    if settings.device != "cuda":
+        return GradientStep
+    return partial(GradientStep, recorded_on=torch.device("cuda"), pool=torch.cuda.graph_pool_handle())
 
 
-def _stage1_step(name: str, network: ERPCNet, images: Tensor, settings: BenchSettings, grown: str = "") -> Case:
+class _Bare(nn.Module):
+    """The backbone alone, as an objective."""
+
+    def __init__(self, network: ERPCNet) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        with self.network._autocast(images):
+            return {"total": self.network.backbone(images).mean()}
+
+
+def _bare_steps(images: Tensor, settings: BenchSettings, record: Recorder) -> list[Case]:
+    """The backbone forwards and backwards, as every step of Stage I is run; on a GPU also as it comes."""
+    size = len(images)
+    cases = []
+    ways: dict[str, Recorder] = {"backbone": record}
+    if images.is_cuda:
+        ways["backbone, as it comes"] = GradientStep
+    for name, how in ways.items():
+        bare = _Bare(drawn_network("globalnet", settings).train())
+        macs = count_macs(bare.network.backbone, images) / size
+        cases.append(Case("stage I", name, size, size, partial(how(bare), images), macs, warming=UNTIL_RECORDED))
+    return cases
+
+
+def _stage1_step(
+    name: str, network: ERPCNet, images: Tensor, settings: BenchSettings, record: Recorder, grown: str = ""
+) -> Case:
     size, phi = len(images), _phi(settings)
     labels = torch.randint(CLASSES, (size,), device=settings.device)
     objective = Stage1Loss(network.train(), LossWeights(), 0.0)
     optimizer = torch.optim.SGD(network.stage1_parameters(), lr=1e-4, momentum=0.9)
     cells = _cells(network, size, settings) if network.steps else None
+    gradients = record(objective)
 
     def step() -> None:
-        objective(images, cells, labels, phi)["total"].backward()
+        gradients(images, cells, labels, phi)
         optimizer.step()
-        optimizer.zero_grad()
 
-    return Case("stage I", name, size, size, step, count_macs(lambda: network(images, cells)) / size, grown)
+    macs = count_macs(lambda: network(images, cells)) / size
+    return Case("stage I", name, size, size, step, macs, grown, UNTIL_RECORDED)
 
 
 class _Drawn:
@@ -154,14 +190,19 @@ class _Drawn:
     views = 1
 
     def __init__(
-        self, images: int, at_once: int, settings: BenchSettings, take: Callable[[Tensor], Localities]
+        self,
+        images: int,
+        at_once: int,
+        settings: BenchSettings,
+        take: Callable[[Tensor], Localities],
+        looks_up: bool = False,
     ) -> None:
-        self.images, self.at_once, self._take = images, at_once, take
+        self.images, self.at_once, self._take, self.looks_up = images, at_once, take, looks_up
         self.phi = _phi(settings)
         self.labels = torch.randint(CLASSES, (images,), device=settings.device)
 
     def take(self, images: Tensor, view: Tensor) -> Localities:
-        return self._take(images.to(self.labels.device))
+        return self._take(images)
 
 
 def _stage2(settings: BenchSettings) -> list[Case]:
@@ -174,7 +215,7 @@ def _stage2(settings: BenchSettings) -> list[Case]:
         return build_table(ours, batches, len(batches))
 
     sources = {
-        "tables": (ours, _Drawn(count, count, settings, build().take)),
+        "tables": (ours, _Drawn(count, count, settings, build().take, looks_up=True)),
         "direct": (ours, _Drawn(count, once, settings, lambda rows: DirectLocalities(ours, images[rows]))),
         "hardnet": (hard, _Drawn(count, once, settings, lambda rows: DirectLocalities(hard, images[rows]))),
     }
@@ -191,14 +232,9 @@ def _stage2_epoch(
     batch_size: int | None = None,
 ) -> Case:
     usual = Stage2Settings(views=1)
-    # Recording a graph is spread over the epochs, as it is in training.
-    epochs = usual.epochs if settings.device == "cuda" else 1
-    wanted = replace(usual, epochs=epochs, batch_size=batch_size or usual.batch_size)
-
-    def play() -> None:
-        train_stage2(network, source, wanted, seed=0, log=Log())
-
-    return Case("stage II", name, source.images, source.images * epochs, play, grown=grown)
+    training = PolicyTraining(network, source, replace(usual, batch_size=batch_size or usual.batch_size), seed=0)
+    warming = UNTIL_RECORDED if source.looks_up else 1
+    return Case("stage II", name, source.images, source.images, training.epoch, grown=grown, warming=warming)
 
 
 def _inference(settings: BenchSettings) -> list[Case]:
@@ -258,12 +294,14 @@ def _embedding(backbone: nn.Module, images: Tensor) -> Callable[[], object]:
 def _growth(settings: BenchSettings) -> list[Case]:
     """How a step, an epoch and a prediction grow with T, with the cells of the grid, and with the number of images."""
     cases: list[Case] = []
+    record = _recorder(settings)
     for steps, stride in ((1, 3), (3, 3), (12, 3), (6, 4), (6, 2)):
         local = LocalSettings(stride=stride)
         network = drawn_network("erpcnet", settings, local, steps)
         grown = f"T = {steps}" if stride == 3 else f"{network.grid.cells} cells"
         images = _images(settings.stage1_batches[0], settings)
-        cases.append(_stage1_step("pcnet", drawn_network("pcnet", settings, local, steps), images, settings, grown))
+        looking = drawn_network("pcnet", settings, local, steps)
+        cases.append(_stage1_step("pcnet", looking, images, settings, record, grown))
         cases.append(_table_epoch(network, settings, settings.grown_images, grown))
         images = _images(max(settings.batches), settings)
         cases += [_Twins(network).case(way, way, images, grown) for way in ("sequential", "parallel")]
@@ -280,7 +318,7 @@ def _table_epoch(
     """An epoch of Stage II on a table of `count` images, of which a few are computed and the others copies."""
     images = _images(min(count, 64), settings)
     table = build_table(network.eval(), [Batch(images, torch.arange(len(images)))], 1)
-    source = _Drawn(count, count, settings, lambda rows: table.take(rows % len(table)))
+    source = _Drawn(count, count, settings, lambda rows: table.take(rows % len(table)), looks_up=True)
     return _stage2_epoch("tables", network, source, settings, grown, batch_size)
 
 

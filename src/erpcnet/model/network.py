@@ -151,7 +151,8 @@ class ERPCNet(nn.Module):
             self.local_fit, self.joint_fit, self.highlight_fit = (self._compatibility() for _ in range(3))
         self.policy: ActorCritic | None = None
         if variant in WITH_POLICY and self.local is not None:
-            self.policy = ActorCritic(channels, self.local.surface_channels + 1, self.grid.cells, settings.policy)
+            descriptor = _aligned(self.local.surface_channels + 1)
+            self.policy = ActorCritic(channels, descriptor, self.grid.cells, settings.policy)
 
     @property
     def tabulable(self) -> bool:
@@ -185,12 +186,16 @@ class ERPCNet(nn.Module):
         return localities.float()
 
     def describe(self, surface: Tensor) -> tuple[Tensor, Tensor]:
-        """Every cell's descriptor [N, cells, C' + 1] and beta [N, cells]; neither needs C_l. GlobalNet has no cells."""
+        """Every cell's descriptor [N, cells, F] and beta [N, cells]; neither needs C_l. GlobalNet has no cells.
+
+        The mean of its window and its beta, standardised here, once, and not whenever the policy reads them.
+        """
         if self.local is None:  # nobody looks at cells
             return surface.new_zeros(len(surface), 0, 0), surface.new_zeros(len(surface), 0)
         beta = self.local.entropy(surface)
-        means = self.grid.means(surface).float()
-        return torch.cat([means, beta[..., None]], dim=2), beta
+        seen = torch.cat([self.grid.means(surface).float(), beta[..., None]], dim=2)
+        size = seen.shape[2]
+        return F.pad(F.layer_norm(seen, [size]), (0, _aligned(size) - size)), beta
 
     def forward(self, images: Tensor, cells: Tensor | None = None) -> Prediction:
         """Stage I: all attributes for given cells [N, T], the joint ones after every prefix."""
@@ -238,6 +243,11 @@ class ERPCNet(nn.Module):
     def _compatibility(self) -> Compatibility:
         settings = self.settings
         return Compatibility(self._attributes, settings.compatibility, settings.scale, settings.learned_scale)
+
+
+def _aligned(size: int) -> int:
+    """The next multiple of 8, as fast products of matrices need."""
+    return -(-size // 8) * 8
 
 
 def patch_grid(image_size: int, settings: PatchSettings) -> Grid:

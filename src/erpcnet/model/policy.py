@@ -48,7 +48,7 @@ class ActorCritic(nn.Module):
         self.actor = nn.Linear(memory, cells)
         self.critic = nn.Linear(memory, 1)
         if settings.sees_cells:
-            self.describe = nn.Sequential(nn.LayerNorm(descriptor), nn.Linear(descriptor, memory))
+            self.describe = nn.Linear(descriptor, memory)
             self.context = nn.Linear(memory, memory)
             # Starts as the paper's policy: what it sees of the cells is learned, not drawn.
             nn.init.zeros_(self.context.weight)

@@ -99,8 +99,8 @@ class PolicySettings:
 
     sees_cells: bool = True
     """Also score each cell by the mean of its window and its beta, both known before C_l runs. Off in the paper."""
-    shared_encoder: bool = False
-    """One state encoder for pi and V, or one each."""
+    shared_encoder: bool = True
+    """One state encoder for pi and V, or, as in the paper, one each."""
     scores: Literal["sigmoid", "softmax"] = "sigmoid"
     """How pi's scores become probabilities over the unvisited cells."""
     width: int = 1024

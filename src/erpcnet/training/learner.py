@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from erpcnet.model.policy import ActorCritic
-from erpcnet.recording import aside, record
+from erpcnet.recording import Recorded
 from erpcnet.training.ppo import Episodes, ppo_loss
 from erpcnet.training.settings import Stage2Settings
 
 WATCHED = ("surrogate", "value", "entropy", "approx_kl", "clip_fraction")
-WARMING = 3  # steps that rehearse the recording, and in which the optimizer takes its memory
 NOBODY = -1  # fills a minibatch up
 
 
@@ -33,28 +34,22 @@ class Learner:
         )
         self._watched = torch.zeros(len(WATCHED), device=device)
         self._held: Episodes | None = None
-        self._rows = torch.empty(0, dtype=torch.long, device=device)
-        self._warmed = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._step: Recorded[None] | None = None
 
     def learn(self, episodes: Episodes, generator: torch.Generator) -> dict[str, float]:
         """Several passes over the episodes, in minibatches of whole episodes, as the GRU needs them."""
         count, device = len(episodes.cells), episodes.cells.device
         size = min(count, self._settings.batch_size)
-        if self._recorded:
-            self._hold(episodes, size)
+        step = self._recorded_step(episodes) if self._recorded else lambda rows: self._descend(episodes, rows)
         self._watched.zero_()
-        steps = 0
-        for _ in range(self._settings.updates):
-            for rows in shuffled(count, size, generator).to(device):
-                if self._recorded:
-                    self._replay(rows)
-                else:
-                    self._descend(minibatch(episodes, rows))
-                steps += 1
+        rounds = [shuffled(count, size, generator) for _ in range(self._settings.updates)]
+        for rows in torch.cat(rounds).to(device):
+            step(rows)
+        steps = sum(len(minibatches) for minibatches in rounds)
         return {name: value / steps for name, value in zip(WATCHED, self._watched.tolist(), strict=True)}
 
-    def _descend(self, batch: Episodes) -> None:
+    def _descend(self, episodes: Episodes, rows: Tensor) -> None:
+        batch = minibatch(episodes, rows)
         settings, parameters = self._settings, self._policy.parameters()
         loss = ppo_loss(self._policy, batch, settings.clip, settings.value_weight, settings.entropy_weight)
         self._optimizer.zero_grad()
@@ -63,27 +58,14 @@ class Learner:
         self._optimizer.step()
         self._watched += torch.stack([getattr(loss, name).detach() for name in WATCHED])
 
-    def _hold(self, episodes: Episodes, size: int) -> None:
-        """Put the episodes where the recording reads them; other numbers of them need another recording."""
-        if self._held is None or len(self._held.cells) != len(episodes.cells):
-            self._held = Episodes(**{name: torch.empty_like(value) for name, value in vars(episodes).items()})
-            self._rows = torch.empty(size, dtype=torch.long, device=episodes.cells.device)
-            self._graph = None
+    def _recorded_step(self, episodes: Episodes) -> Recorded[None]:
+        """A step on these episodes, put where the recording reads them; other numbers of them need another one."""
+        if self._held is None or self._step is None or len(self._held.cells) != len(episodes.cells):
+            held = Episodes(**{name: torch.empty_like(value) for name, value in vars(episodes).items()})
+            self._held, self._step = held, Recorded(partial(self._descend, held), episodes.cells.device)
         for name, value in vars(self._held).items():
             value.copy_(getattr(episodes, name))
-
-    def _replay(self, rows: Tensor) -> None:
-        held = self._held
-        assert held is not None
-        self._rows.copy_(rows)
-        if self._warmed < WARMING:
-            self._warmed += 1
-            with aside(rows.device):
-                self._descend(minibatch(held, self._rows))
-            return
-        if self._graph is None:
-            self._graph, _ = record(lambda: self._descend(minibatch(held, self._rows)), rows.device, rehearsals=0)
-        self._graph.replay()
+        return self._step
 
 
 def shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:

@@ -82,9 +82,9 @@ class Stage2Settings:
     """Times that every training image is walked over."""
     updates: int = 4
     """Passes of PPO over each round of walks."""
-    batch_size: int = 256
+    batch_size: int = 1024
     """Episodes per gradient step."""
-    lr: float = 3e-4
+    lr: float = 6e-4
     """Learning rate of Adam."""
     gamma: float = 0.99
     """Discount."""
@@ -109,7 +109,7 @@ class Stage2Settings:
     localities: Literal["table", "direct"] = "table"
     """`table` computes every locality of every view once; `direct` at each look, as HardNet has to."""
     play_size: int = 256
-    """Images that are walked over at once where localities are computed directly."""
+    """Images whose localities are computed at once."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "updates", "batch_size", "views", "play_size"):

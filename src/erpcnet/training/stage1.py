@@ -20,6 +20,7 @@ from erpcnet.training.averaging import AveragedWeights, batch_norms, refresh_bat
 from erpcnet.training.log import Log
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import Stage1Settings
+from erpcnet.training.step import GradientStep
 
 REFRESH_BATCHES = 50  # enough images for batch-norm statistics
 # Steps. The attributes of a cosine may grow as they like: a full rate from the start throws them so far out that a few
@@ -75,6 +76,9 @@ def train_stage1(
         network.policy.requires_grad_(False)
     objective = Stage1Loss(network, settings.weights, settings.label_smoothing)
     objective, optimizer = accelerator.prepare(objective, optimizer)
+    # Several processes exchange gradients on the way, which is not recorded.
+    alone_on_gpu = device.type == "cuda" and share[1] == 1
+    gradients = GradientStep(objective, accelerator.backward, device if alone_on_gpu else None)
     epochs = settings.passes(batches)
     with bar("Stage I", epochs * batches) as advance:
         for epoch in range(epochs):
@@ -87,15 +91,13 @@ def train_stage1(
                 if settings.mixup:
                     share_of_next = draws.shares.beta(settings.mixup, settings.mixup)
                     images, targets = mix(images, F.one_hot(targets, len(phi)).float(), share_of_next)
-                losses = objective(images, cells, targets, phi)
-                accelerator.backward(losses["total"])
+                losses = gradients(images, cells, targets, phi)
                 optimizer.step()
                 schedule.step()
-                optimizer.zero_grad()
                 if averaged is not None:
                     averaged.update(network)
                 for name, value in losses.items():
-                    sums[name] = sums.get(name, torch.zeros((), device=device)) + value.detach()
+                    sums[name] = sums.get(name, torch.zeros((), device=device)) + value
                 advance()
             log.scalars("stage1/loss", {name: float(total) / batches for name, total in sums.items()}, epoch + 1)
             advance(0, note=f"loss {float(sums['total']) / batches:.3f}")
@@ -105,6 +107,7 @@ def train_stage1(
         fresh = ((images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False))
         refresh_batch_norm(result, fresh, _frozen(result, settings))
     result.requires_grad_(True)
+    network.zero_grad()  # a recording's memory lives as long as the gradients in it
     accelerator.free_memory()  # or it would keep this network and its optimizer as long as it lives
     return result.eval()
 

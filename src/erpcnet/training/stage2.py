@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from erpcnet.model.reward import rewards
 from erpcnet.model.walk import DirectLocalities, Localities, PolicyOrder, walk
 from erpcnet.precision import rough_products
 from erpcnet.progress import bar
+from erpcnet.recording import Recorded
 from erpcnet.training.learner import Learner
 from erpcnet.training.log import Log
 from erpcnet.training.ppo import (
@@ -36,9 +37,10 @@ class Source(Protocol):
     """Where episodes are played: `images` images, each in `views` views, the first of them plain.
 
     phi [S, A] are the seen classes' attributes, labels [images] rows of it; `at_once` says how many images to walk
-    over together.
+    over together, and `looks_up` that it only reads tensors on the device that stay where they are.
     """
 
+    looks_up: bool
     images: int
     views: int
     at_once: int
@@ -52,6 +54,8 @@ class Source(Protocol):
 class TableSource:
     """All localities of all views, computed once: walks are look-ups. `views` may be fewer than the table holds."""
 
+    looks_up = True
+
     def __init__(self, table: LocalityTable, dataset: ZeroShotDataset, views: int) -> None:
         self._table, self.views = table, views
         self.images = self.at_once = len(dataset.train)
@@ -59,11 +63,13 @@ class TableSource:
         self.labels = labels[table.rows[: self.images]]
 
     def take(self, images: Tensor, view: Tensor) -> Localities:
-        return self._table.take((view * self.images + images).to(self._table.rows.device))
+        return self._table.take(view * self.images + images)
 
 
 class DirectSource:
     """Localities computed at each look, by the frozen network; every augmented view is a new one."""
+
+    looks_up = False
 
     def __init__(
         self, network: ERPCNet, dataset: ZeroShotDataset, feed: ImageFeed, settings: Stage2Settings, seed: int
@@ -76,7 +82,7 @@ class DirectSource:
         self.labels = labels[self._rows.to(feed.device)]
 
     def take(self, images: Tensor, view: Tensor) -> Localities:
-        batch = self._feed.views(self._rows[images], view > 0, self._generator)
+        batch = self._feed.views(self._rows[images.cpu()], view > 0, self._generator)
         return DirectLocalities(self._network, batch.images)
 
 
@@ -94,7 +100,7 @@ def policy_table(
 ) -> LocalityTable:
     """The localities that the policy learns on: a plain view of each training image, and augmented ones."""
     generator = torch.Generator().manual_seed(seed + 1)
-    size = settings.batch_size
+    size = settings.play_size
 
     def batches() -> Iterator[Batch]:
         yield from feed.plain(dataset.train, size)
@@ -103,6 +109,45 @@ def policy_table(
 
     total = settings.views * -(-len(dataset.train) // size)
     return build_table(network, batches(), total, what="Localities of the training images")
+
+
+class PolicyTraining:
+    """PPO on the policy of a network whose other parts are done, playing from a source; an epoch at a time."""
+
+    def __init__(self, network: ERPCNet, source: Source, settings: Stage2Settings, seed: int) -> None:
+        if network.policy is None:
+            raise InputError(f"the variant '{network.variant}' has no policy to train.")
+        self._network, self._policy, self._source, self._settings = network, network.policy, source, settings
+        self._generator = torch.Generator().manual_seed(seed + 2)
+        self._learner = Learner(network.policy, settings, source.phi.device)
+        self._play: Callable[[Tensor, Tensor, Tensor], Played] = self._walk
+        if source.looks_up and source.phi.is_cuda and source.at_once >= source.images:
+            self._play = Recorded(self._walk, source.phi.device)
+
+    def epoch(self) -> dict[str, float]:
+        """Walk once over every image and learn from it; what one watches."""
+        self._policy.train()
+        with rough_products(self._network):
+            episodes, watch = judge(self._policy, self.play(), self._settings)
+            watch |= self._learner.learn(episodes, self._generator)
+        self._policy.eval()
+        return watch
+
+    def play(self) -> list[Played]:
+        """Walk once over every image, in one of its views."""
+        source, generator = self._source, self._generator
+        view = torch.randint(source.views, (source.images,), generator=generator)
+        order = torch.randperm(source.images, generator=generator)
+        noise = torch.rand(self._network.steps, source.images, self._network.grid.cells, generator=generator)
+        order, view, noise = (drawn.to(source.phi.device) for drawn in (order, view[order], noise))
+        size = source.at_once
+        together = zip(order.split(size), view.split(size), noise.split(size, dim=1), strict=True)
+        return [self._play(*own) for own in together]
+
+    @torch.no_grad()
+    def _walk(self, images: Tensor, view: Tensor, noise: Tensor) -> Played:
+        source = self._source
+        return play(self._network, source.take(images, view), source.labels[images], source.phi, self._settings, noise)
 
 
 def train_stage2(
@@ -114,32 +159,12 @@ def train_stage2(
     log: Log,
 ) -> None:
     """Train pi and V in place, playing from the source."""
-    if network.policy is None:
-        raise InputError(f"the variant '{network.variant}' has no policy to train.")
-    generator = torch.Generator().manual_seed(seed + 2)
-    policy = network.policy.train()
-    learner = Learner(policy, settings, source.phi.device)
-    with bar("Stage II", settings.epochs) as advance, rough_products(network):
+    training = PolicyTraining(network, source, settings, seed)
+    with bar("Stage II", settings.epochs) as advance:
         for epoch in range(settings.epochs):
-            episodes, watch = judge(policy, play_all(network, source, settings, generator), settings)
-            watch |= learner.learn(episodes, generator)
+            watch = training.epoch()
             log.scalars("stage2", watch, epoch + 1)
             advance(note=f"return {watch['mean_return']:.3f}")
-    policy.eval()
-
-
-@torch.no_grad()
-def play_all(network: ERPCNet, source: Source, settings: Stage2Settings, generator: torch.Generator) -> list[Played]:
-    """Walk once over every image, in one of its views."""
-    view = torch.randint(source.views, (source.images,), generator=generator)
-    order = torch.randperm(source.images, generator=generator)
-    noise = torch.rand(network.steps, source.images, network.grid.cells, generator=generator)
-    played = []
-    for places in torch.arange(source.images).split(source.at_once):
-        own = order[places]
-        localities, labels = source.take(own, view[own]), source.labels[own.to(source.labels.device)]
-        played.append(play(network, localities, labels, source.phi, settings, noise[:, places]))
-    return played
 
 
 @dataclass(frozen=True)
