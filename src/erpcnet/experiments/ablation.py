@@ -72,8 +72,8 @@ class Pair(NamedTuple):
 
 def literal(config: Config) -> Config:
     """The paper's policy and reward, to the letter, on the same Stage I."""
-    stage2 = replace(config.stage2, temperature=1.0, ending="paper", advantages="raw", views=1)
-    policy = replace(config.model.policy, sees_cells=False)
+    stage2 = replace(config.stage2, batch_size=256, lr=3e-4, temperature=1.0, ending="paper", advantages="raw", views=1)
+    policy = replace(config.model.policy, sees_cells=False, shared_encoder=False)
     return replace(config, stage2=stage2, model=replace(config.model, policy=policy, sigma=1.1))
 
 
