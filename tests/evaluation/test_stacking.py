@@ -66,6 +66,22 @@ def test_without_any_right_answer_no_delta_is_better_than_none() -> None:
     assert curve(wrong, labels, stack(scores, SEEN), torch.tensor([1, 4, 5, 1])).best() == (0.0, 0.0)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_curve_on_a_gpu_is_that_of_the_cpu() -> None:
+    of_seen, seen_labels, of_unseen, unseen_labels = _images(0)
+    found = [
+        curve(
+            stack(of_seen.to(device), SEEN.to(device)),
+            seen_labels.to(device),
+            stack(of_unseen.to(device), SEEN.to(device)),
+            unseen_labels.to(device),
+        )
+        for device in ("cpu", "cuda")
+    ]
+    assert found[1].best() == pytest.approx(found[0].best())
+    assert found[1].ausuc() == pytest.approx(found[0].ausuc())
+
+
 def test_seen_classes_never_get_a_bonus() -> None:
     of_seen, seen_labels, of_unseen, unseen_labels = _images(0)
     of_seen, of_unseen = of_seen - 3 * SEEN, of_unseen - 3 * SEEN  # now everything leans towards the unseen classes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from erpcnet.evaluation.metrics import class_weights, harmonic_mean
+from erpcnet.evaluation.metrics import class_weights
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,8 @@ class Curve:
 
         Seen classes never get a bonus: a network leans towards them, and what a few images say against that is chance.
         """
-        pairs = zip(self.unseen, self.seen, strict=True)
-        means = torch.tensor([harmonic_mean(float(u), float(s)) for u, s in pairs], dtype=torch.float64)
-        means = means.masked_fill(self.deltas < 0, 0.0)
+        total = self.unseen + self.seen
+        means = (2 * self.unseen * self.seen / total).masked_fill((total == 0) | (self.deltas < 0), 0.0)
         if means.max() == 0:  # nothing is right on both sides at any delta, so nothing speaks for one
             return 0.0, 0.0
         top = (means >= means.max() - 1e-12).nonzero().flatten()
