@@ -254,6 +254,12 @@ def _bench(words: list[str]) -> int:
     ):
         usually = ",".join(str(size) for size in sizes)
         parser.add_argument(flag, type=_numbers, default=usually, help=f"sizes of {what} (default: %(default)s)")
+    parser.add_argument(
+        "--stage2-images",
+        type=int,
+        default=usual.stage2_images,
+        help="images that Stage II plays (default: %(default)s)",
+    )
     parser.add_argument("--repeats", type=int, default=usual.repeats, help="turns (default: %(default)s)")
     parser.add_argument("--no-growth", dest="growth", action="store_false", help="leave out how times grow")
     parser.add_argument("--out", metavar="FILE", help="also write the rows, as CSV")
