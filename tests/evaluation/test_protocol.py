@@ -71,7 +71,7 @@ def test_given_settings_are_used_and_peer_says_so(shop: Workshop) -> None:
 @pytest.mark.parametrize("variant", ["erpcnet", "rpcnet", "pcnet", "globalnet"])
 def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) -> None:
     config = replace(shop.config, variant=variant)
-    network = create_network(config, len(shop.dataset.attribute_names)).eval()
+    network = create_network(config, len(shop.dataset.attribute_names)).eval().to(shop.accelerator.device)
     tables = build_test_tables(network, shop.dataset, shop.feed, 32)
     walks = walk_tables(network, shop.dataset, tables, usual_order(network, 0))
     metrics = measure(walks, Settings(float("inf"), 0.0, "fixed"), seed=3)

@@ -59,7 +59,7 @@ class BenchSettings:
     precision: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        sizes = (*self.batches, *self.stage1_batches)
+        sizes = (*self.batches, *self.stage1_batches, self.stage2_images)
         if self.repeats < LEAST_REPEATS or not self.batches or not self.stage1_batches or min(sizes) < 1:
             raise InputError(
                 f"a bench needs at least {LEAST_REPEATS} repeats, for its quartiles, and batches of 1 image or more."
@@ -308,8 +308,8 @@ def _growth(settings: BenchSettings) -> list[Case]:
     network = drawn_network("erpcnet", settings)
     for count in (settings.grown_images // 4, settings.grown_images * 4):
         cases.append(_table_epoch(network, settings, count, f"{count} images"))
-    size = settings.grown_images
-    return [*cases, _table_epoch(network, settings, 4 * size, f"minibatches of {size}", size)]
+    small = settings.grown_images // 4
+    return [*cases, _table_epoch(network, settings, settings.grown_images * 4, f"minibatches of {small}", small)]
 
 
 def _table_epoch(
