@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/quickstart
 
-.PHONY: help setup quickstart bench test lint format types unit clean
+.PHONY: help setup quickstart bench test test-gpu lint format types unit clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ types: setup
 
 unit: setup
 	$(BIN)/pytest
+
+test-gpu: setup ## the tests of what only a GPU does
+	ERPCNET_TEST_GPU=1 $(BIN)/pytest -m gpu
 
 format: setup ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

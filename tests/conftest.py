@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,20 @@ from erpcnet.data.creatures import CreatureSettings, make_creatures
 from erpcnet.model import ERPCNet, ModelSettings
 from erpcnet.model.settings import BackboneSettings, JointSettings, PolicySettings
 
+# What is compared with slow references is computed on the CPU, in fp32, whatever the machine has; tests of what only a
+# GPU does are run apart (`make test-gpu`). Importing torch does not look for GPUs yet.
+WITH_GPU = "ERPCNET_TEST_GPU" in os.environ
+if not WITH_GPU:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 TINY = CreatureSettings(
     families=8, siblings=2, unseen_families=2, train_images=3, test_images=2, unseen_images=5, size=64
 )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not (WITH_GPU and torch.cuda.is_available()):
+        pytest.skip("needs a GPU: make test-gpu")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -75,5 +75,13 @@ class Recorded(Generic[Result]):
         self._held = [None if value is None else value.clone() for value in arguments]
         try:
             self._recording = record(lambda: self._run(*self._held), self._device, 0, self._pool)
-        except RuntimeError:  # it asks the GPU for a number on its way, as someone's own backbone may
+        except RuntimeError:  # it waits for the GPU on its way, as someone's own backbone may
             self._held = []
+            _revive_generator(self._device)
+
+
+def _revive_generator(device: torch.device) -> None:
+    """A recording that failed leaves torch's generator as if it went on, in which state nothing else can draw."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator = torch.cuda.default_generators[index]
+    generator.graphsafe_set_state(generator.clone_state())

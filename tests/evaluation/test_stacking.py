@@ -66,7 +66,7 @@ def test_without_any_right_answer_no_delta_is_better_than_none() -> None:
     assert curve(wrong, labels, stack(scores, SEEN), torch.tensor([1, 4, 5, 1])).best() == (0.0, 0.0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_curve_on_a_gpu_is_that_of_the_cpu() -> None:
     of_seen, seen_labels, of_unseen, unseen_labels = _images(0)
     found = [

@@ -19,7 +19,7 @@ def test_a_bench_has_every_case_and_ratios_of_its_own_rows() -> None:
     names = {(row["group"], row["name"], row["batch"]): row["ms_per_image"] for row in usual}
     assert len(usual) == len(names) == 4 + 4 + 2 * 5
     grown = {row["grown"] for row in found["rows"]} - {""}
-    assert grown == {"T = 1", "T = 3", "T = 12", "9 cells", "25 cells", "1 images", "16 images", "minibatches of 4"}
+    assert grown == {"T = 1", "T = 3", "T = 12", "9 cells", "25 cells", "1 images", "16 images", "minibatches of 1"}
     assert all(value > 0 for value in names.values())
     assert found["ratios"] == ratios(found["rows"])
     told = found["ratios"]["stage II: tables against direct"]

@@ -86,7 +86,7 @@ def test_auto_tries_both_by_turns_and_keeps_to_the_faster(slow: str, kept: str) 
     assert served[-1] == "sequential"  # another size is measured anew
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("variant", ["erpcnet", "hardnet"])
 def test_a_recorded_walk_is_the_walk(variant: str) -> None:
     network = small_network(variant).cuda()

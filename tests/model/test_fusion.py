@@ -84,7 +84,7 @@ def test_joined_convolutions_give_the_same_maps(part: Callable[[], nn.Module], e
         torch.testing.assert_close(joined(images), before)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="cuDNN's joined kernels need a GPU")
+@pytest.mark.gpu
 def test_joined_convolutions_on_a_gpu_agree_with_full_precision() -> None:
     torch.manual_seed(0)
     network = small_network("erpcnet").cuda()

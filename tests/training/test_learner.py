@@ -69,7 +69,7 @@ def test_a_learner_descends_as_adam_by_hand_does() -> None:
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.gpu
 def test_a_recorded_learner_ends_where_a_plain_one_does() -> None:
     device = torch.device("cuda")
     settings = Stage2Settings(updates=4, batch_size=4, lr=1e-3)

@@ -117,7 +117,7 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
     assert (chance == telling).float().mean() < 0.3
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.gpu
 def test_recorded_walks_are_those_that_are_not_recorded(dataset: ZeroShotDataset) -> None:
     table = LocalityTable(**{name: value.cuda() for name, value in vars(_planted(dataset)).items()})
     found = []
