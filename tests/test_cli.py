@@ -289,6 +289,7 @@ def test_own_photographs_from_class_folders_to_a_prediction(tmp_path: Path, caps
         ({"model": {"local": {"stride": 0}}}, r"model\.local\.stride is 0"),
         ({"model": {"local": {"kernel": 4}}}, "a kernel that keeps the size"),
         ({"model": {"sigma": 0.0}}, r"model\.sigma is 0"),
+        ({"model": {"pooling": 0.5}}, r"model\.pooling is 0.5"),
         ({"evaluation": {"batch_size": 0}}, r"evaluation\.batch_size is 0"),
         ({"data": {"centre": 0.0}}, r"data\.centre must be above 0"),
         ({"data": {"cache_size": -3}}, r"data\.cache_size is -3"),

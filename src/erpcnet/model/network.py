@@ -15,6 +15,7 @@ from erpcnet.model.grid import Grid, entropy_ratios
 from erpcnet.model.heads import Compatibility, Predictor, create_joint
 from erpcnet.model.partial import PartialConvolution
 from erpcnet.model.policy import ActorCritic
+from erpcnet.model.pooling import pool_places
 from erpcnet.model.settings import WITH_POLICY, LocalSettings, ModelSettings, PatchSettings, Variant
 
 
@@ -48,7 +49,7 @@ class LocalSubnet(nn.Module):
     def __init__(self, backbone: SplitBackbone, grid: Grid, attributes: int, settings: ModelSettings) -> None:
         super().__init__()
         local, map_channels = settings.local, backbone.map_channels
-        self.grid, self.surface_channels = grid, map_channels
+        self.grid, self.surface_channels, self.settings = grid, map_channels, local
         self.pooled = local.window if local.crop == "pooled" else None
         side = self.pooled or grid.window
         if local.kernel_mode == "valid" and local.kernel > side:
@@ -73,7 +74,7 @@ class LocalSubnet(nn.Module):
         flat = crops.flatten(0, 1)
         if self.pooled is not None:
             flat = F.adaptive_avg_pool2d(flat, self.pooled)
-        return self.extractor(self.partial(flat)).mean(dim=(2, 3)).unflatten(0, crops.shape[:2])
+        return pool_places(self.extractor(self.partial(flat)), self.settings.pooling).unflatten(0, crops.shape[:2])
 
 
 class PatchSubnet(nn.Module):
@@ -83,7 +84,7 @@ class PatchSubnet(nn.Module):
 
     def __init__(self, grid: Grid, attributes: int, settings: ModelSettings) -> None:
         super().__init__()
-        self.grid, self.surface_channels = grid, 3
+        self.grid, self.surface_channels, self.settings = grid, 3, settings.local
         self.extractor = create_backbone(settings.backbone.name, settings.backbone.weights)
         self.predictor = Predictor(self.extractor.channels, attributes, settings.dropout)
 
@@ -98,7 +99,7 @@ class PatchSubnet(nn.Module):
     def forward(self, patches: Tensor) -> Tensor:
         """Patches [N, T, 3, k, k] to localities e_l [N, T, D]."""
         flat = patches.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        return self.extractor(flat).mean(dim=(2, 3)).unflatten(0, patches.shape[:2])
+        return pool_places(self.extractor(flat), self.settings.pooling).unflatten(0, patches.shape[:2])
 
 
 class ERPCNet(nn.Module):
@@ -173,7 +174,7 @@ class ERPCNet(nn.Module):
         """Run the global subnet."""
         with self._autocast(images):
             feature_map = self.backbone.trunk(images)
-            embedding = self.backbone.last(feature_map).mean(dim=(2, 3))
+            embedding = pool_places(self.backbone.last(feature_map), self.settings.pooling)
         embedding = embedding.float()
         surface = feature_map if self.local is None else self.local.surface(images, feature_map)
         return Glance(surface, embedding, self.global_predictor(embedding))

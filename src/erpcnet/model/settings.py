@@ -45,6 +45,8 @@ class LocalSettings:
     """`full` is the paper's; `bottleneck`, `grouped` and `depthwise` cost less."""
     kernel_mode: KernelMode = "same"
     """`valid` is the strict reading: a kernel of the window's size leaves 1 x 1."""
+    pooling: float = 1.0
+    """`model.pooling`, over the places of a window (and of HardNet's patches)."""
 
     def __post_init__(self) -> None:
         for name in ("window", "stride", "kernel"):
@@ -52,6 +54,8 @@ class LocalSettings:
                 raise InputError(f"model.local.{name} is {getattr(self, name)}; it must be at least 1.")
         if self.padding < 0 or self.reference_map < 0:
             raise InputError("model.local.padding and reference_map must not be negative.")
+        if self.pooling < 1:
+            raise InputError(f"model.local.pooling is {self.pooling}; it must be at least 1.")
         if self.kernel_mode == "same" and self.kernel % 2 == 0:
             raise InputError(f"model.local.kernel is {self.kernel}; a kernel that keeps the size ('same') is odd.")
 
@@ -124,6 +128,9 @@ class ModelSettings:
     """Stop once the reward reaches it; unset: chosen on validation classes."""
     delta: float | None = None
     """What calibrated stacking takes off the seen classes' scores; unset: chosen on validation classes."""
+    pooling: float = 1.0
+    """e_g is the generalised mean of this power over the places of the last map: 1 is the mean, as in the paper; the
+    larger, the nearer to the largest."""
     answer: Literal["union", "joint"] = "union"
     """What is compared with the classes: a_j + a_g, as in the paper, or a_j alone."""
     dropout: float = 0.0
@@ -142,6 +149,8 @@ class ModelSettings:
             raise InputError(f"model.steps is {self.steps}; it must be at least 1.")
         if self.sigma is not None and not self.sigma > 0:
             raise InputError(f"model.sigma is {self.sigma}; it must be above 0.")
+        if self.pooling < 1:
+            raise InputError(f"model.pooling is {self.pooling}; it must be at least 1.")
         if not 0 <= self.dropout < 1:
             raise InputError(f"model.dropout is {self.dropout}; it must be from 0 to below 1.")
         if self.scale <= 0:

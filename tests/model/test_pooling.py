@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conftest import small_network
+from erpcnet.model.pooling import pool_places
+
+
+def _maps() -> torch.Tensor:
+    return torch.rand(3, 4, 5, 6, generator=torch.Generator().manual_seed(0)) * 7
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0, 6.0])
+def test_generalised_means_and_their_gradients_are_those_of_the_formula(power: float) -> None:
+    maps, plain = _maps().requires_grad_(), _maps().double().requires_grad_()
+    found, expected = pool_places(maps, power), (plain**power).mean(dim=(2, 3)) ** (1 / power)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+    weights = torch.linspace(-1, 2, found.numel()).view_as(found)
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    assert maps.grad is not None
+    torch.testing.assert_close(maps.grad.double(), plain.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_large_power_takes_the_largest_and_nothing_overflows() -> None:
+    maps = 1000 * _maps()
+    torch.testing.assert_close(pool_places(maps, 200.0), maps.amax(dim=(2, 3)), rtol=0.03, atol=0)
+
+
+def test_a_map_of_zeros_has_a_finite_gradient() -> None:
+    maps = torch.zeros(1, 2, 3, 3, requires_grad=True)
+    pooled = pool_places(maps, 6.0)
+    pooled.sum().backward()
+    assert maps.grad is not None
+    assert pooled.abs().max() < 1e-5
+    assert maps.grad.isfinite().all()
+
+
+def test_the_network_pools_what_it_glances_at_and_what_it_looks_at_as_asked() -> None:
+    images, cells = torch.randn(2, 3, 64, 64), torch.tensor([[0, 5], [3, 9]])
+    network = small_network("pcnet")
+    with torch.inference_mode():
+        surface = network.backbone.trunk(images)
+        mean, look = network.glance(images).embedding, network.look(surface, cells)
+        network.settings.pooling = network.settings.local.pooling = 4.0
+        last = network.backbone.last(surface)
+        torch.testing.assert_close(network.glance(images).embedding, pool_places(last, 4.0))
+        assert (network.glance(images).embedding > mean).all()
+        assert (network.look(surface, cells) >= look).all()
+        assert not torch.equal(network.look(surface, cells), look)
