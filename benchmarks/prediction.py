@@ -1,8 +1,9 @@
-"""What does prediction cost beside the bare backbone? A trained run on its own test images, with its early stop.
+"""What does prediction cost beside the backbone alone? A trained run on its own test images, with its early stop.
 
     python benchmarks/prediction.py RUN --data DIR [--batch 256] [--repeats 20]
 
-Both are timed in turns within one run, on the same images of unseen classes, frozen alike; the medians are compared.
+Timed in turns within one run, on the same images of unseen classes: the walk, the backbone frozen as the walk's is, and
+the backbone as it comes; the medians are compared.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 import erpcnet
 from erpcnet.config import load_config
 from erpcnet.data import read_dataset
+from erpcnet.model.backbone import create_backbone
 from erpcnet.model.walk import StopRule
 from erpcnet.pipeline import open_workshop
 
@@ -40,19 +43,28 @@ def main() -> None:
         stop = StopRule(model.sigma, model.classes.select("unseen").phi().to(images.device))
         steps = float(model.engine.walk(images, stop).steps.double().mean())
 
-        @torch.inference_mode()
-        def bare(network=network, images=images) -> object:  # type: ignore[no-untyped-def]
-            return network.backbone(images.to(network.precision or torch.float32))
-
-        walked, alone = by_turns([lambda e=model.engine, i=images, s=stop: e.walk(i, s), bare], options.repeats)
+        precision = network.precision if images.is_cuda and network.precision else torch.float32
+        typed, usual = images.to(precision), create_backbone(network.settings.backbone.name, "none").eval()
+        usual = usual.to(images.device, precision, memory_format=torch.channels_last)
+        with torch.inference_mode():
+            walked, frozen, alone = by_turns(
+                [
+                    partial(model.engine.walk, images, stop),
+                    partial(network.backbone, typed),
+                    partial(usual, typed),
+                ],
+                options.repeats,
+            )
         device = torch.cuda.get_device_name() if images.is_cuda else f"{torch.get_num_threads()} CPU threads"
         found[model.engine.way(options.batch)] = {
             "device": device,
             "batch": len(images),
             "mean_steps": steps,
             "ms_per_image": 1000 * walked / len(images),
+            "backbone_frozen_ms_per_image": 1000 * frozen / len(images),
             "backbone_ms_per_image": 1000 * alone / len(images),
-            "ratio": walked / alone,
+            "against_frozen": walked / frozen,
+            "against_usual": walked / alone,
         }
     print(json.dumps(found, indent=2))
 

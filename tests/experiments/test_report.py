@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from erpcnet.evaluation.metrics import harmonic_mean
-from erpcnet.experiments.report import ablation_tables, fill, spread
+from erpcnet.experiments.report import ablation_tables, fill, ratios_table, read_benches, spread, times_tables
 from erpcnet.experiments.rows import read_rows
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -32,6 +32,17 @@ def test_published_h_is_the_harmonic_mean_of_u_and_s() -> None:
 def test_pages_hold_the_tables_of_their_rows(path: Path) -> None:
     page = RESULTS.parent / "results.md" if path.stem.startswith("cub") else path.with_suffix(".md")
     assert ablation_tables(read_rows(path)) in page.read_text(encoding="utf-8")
+
+
+def test_the_page_on_speed_holds_the_tables_of_its_rows() -> None:
+    root = RESULTS.parents[1]
+    page = (RESULTS.parent / "speed.md").read_text(encoding="utf-8")
+    benches = read_benches(root / "benchmarks" / "results")
+    assert {machine: len(found) for machine, found in benches.items()} == {"cpu": 1, "h200": 4}
+    for found in benches.values():
+        assert ratios_table(found) in page
+        assert times_tables(found[0]) in page
+        assert any(row["grown"] for row in found[0])
 
 
 def test_spread_is_mean_and_sample_deviation() -> None:

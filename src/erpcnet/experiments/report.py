@@ -92,18 +92,41 @@ def published_table(rows: Rows) -> str:
     return markdown_table(list(names.values()), [[row[name] for name in names] for row in rows])
 
 
-def bench_tables(rows: Rows) -> str:
-    """The ratios, what was timed, and how it grows."""
+def ratios_table(benches: Sequence[Rows]) -> str:
+    """The ratios of one machine's benches beside each other."""
     numbers = ("ms_per_image", "gmac_per_image")
-    typed = [{**row, "batch": int(row["batch"]), **{n: float(row[n] or "nan") for n in numbers}} for row in rows]
-    compared = [(name, f"{value:.3f}") for name, value in ratios(typed).items()]
+    found = [
+        ratios([{**row, "batch": int(row["batch"]), **{n: float(row[n] or "nan") for n in numbers}} for row in rows])
+        for rows in benches
+    ]
+    titles = [f"{rows[0]['backbone']}, {rows[0]['image_size']}" for rows in benches]
+    names = dict.fromkeys(name for one in found for name in one)
+    table = [(name, *(f"{one[name]:.3f}" if name in one else "" for one in found)) for name in names]
+    return markdown_table(("ratio", *titles), table)
+
+
+def times_tables(rows: Rows) -> str:
+    """What was timed, and how it grows."""
     usual = [_timing(row) for row in rows if not row["grown"]]
     grown = [(row["grown"], *_timing(row)) for row in rows if row["grown"]]
     header = ("", "", "batch", "ms per image", "spread", "GMAC per image", "peak MiB")
-    tables = [markdown_table(("ratio", ""), compared), markdown_table(header, usual)]
+    tables = [markdown_table(header, usual)]
     if grown:
         tables.append(markdown_table(("other settings", *header), grown))
     return "\n\n".join(tables)
+
+
+def read_benches(folder: Path) -> dict[str, list[Rows]]:
+    """The benches bench_MACHINE[_...].csv of each machine: first the one that says how times grow, then by size."""
+    found: dict[str, list[Rows]] = {}
+    for path in sorted(folder.glob("bench_*.csv")):
+        found.setdefault(path.stem.split("_")[1], []).append(read_rows(path))
+
+    def place(rows: Rows) -> tuple[bool, int, int]:
+        growing = any(row["grown"] for row in rows)
+        return not growing, int(rows[0]["image_size"]), len(rows[0]["backbone"])
+
+    return {machine: sorted(benches, key=place) for machine, benches in found.items()}
 
 
 def _timing(row: dict[str, str]) -> tuple[str, ...]:
@@ -137,8 +160,9 @@ def main() -> None:
     fill(page, "published", published_table(read_rows(results / "published.csv")))
     speed, timings = results.parent / "speed.md", Path("benchmarks/results")
     fill(speed, "arithmetic", arithmetic_table(read_rows(timings / "arithmetic.csv")))
-    for path in sorted(timings.glob("bench_*.csv")):
-        fill(speed, path.stem, bench_tables(read_rows(path)))
+    for machine, benches in read_benches(timings).items():
+        fill(speed, f"ratios_{machine}", ratios_table(benches))
+        fill(speed, f"times_{machine}", times_tables(benches[0]))
 
 
 if __name__ == "__main__":
