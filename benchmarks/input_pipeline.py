@@ -22,6 +22,7 @@ from erpcnet.data import Batch, read_dataset
 from erpcnet.pipeline import create_network, open_workshop
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.stage1 import random_cells, seen_targets
+from erpcnet.training.step import gradient_step
 
 
 def main() -> None:
@@ -58,14 +59,14 @@ def measure(shop, steps: int, rounds: int) -> dict[str, float]:  # type: ignore[
     optimizer = torch.optim.SGD(network.stage1_parameters(), lr=1e-4, momentum=0.9)
     phi, labels = seen_targets(dataset, feed.device)
     generator = torch.Generator().manual_seed(0)
+    gradients = gradient_step(objective, recorded_on=feed.device if feed.device.type == "cuda" else None)
 
     def step(images: torch.Tensor, rows: torch.Tensor) -> None:
         cells = None
         if network.steps:
             cells = random_cells(len(rows), network.grid.cells, network.steps, generator).to(feed.device)
-        objective(images, cells, labels[rows.to(feed.device)], phi)["total"].backward()
+        gradients(images, cells, labels[rows.to(feed.device)], phi)
         optimizer.step()
-        optimizer.zero_grad()
 
     def epochs() -> Iterator[Batch]:
         draws = torch.Generator().manual_seed(1)

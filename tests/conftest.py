@@ -26,8 +26,12 @@ TINY = CreatureSettings(
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and not (WITH_GPU and torch.cuda.is_available()):
+    if not item.get_closest_marker("gpu"):
+        return
+    if not WITH_GPU:
         pytest.skip("needs a GPU: make test-gpu")
+    if not torch.cuda.is_available():
+        pytest.fail("there is no GPU here")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,6 +37,9 @@ class Config:
     compute in fp32."""
     compile: bool = False
     """Compile the convolutions with torch.compile, which takes a minute or more before the first step."""
+    graphs: bool = True
+    """Record the steps of training as CUDA graphs, on a GPU and in one process: small batches do not wait for launches
+    then."""
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     stage1: Stage1Settings = field(default_factory=Stage1Settings)

@@ -61,10 +61,11 @@ def create_network(config: Config, attributes: int) -> ERPCNet:
 
 
 def prepare(network: ERPCNet, config: Config) -> ERPCNet:
-    """What the configuration asks of the convolutions, on this machine: their precision, and to be compiled."""
+    """How the configuration wants it to run on this machine: the convolutions' precision, compiled, recorded."""
     able = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     wanted = config.precision == "bf16" or (config.precision == "auto" and able)
     network.precision = torch.bfloat16 if wanted else None
+    network.graphs = config.graphs
     if config.compile:
         network.compile_convolutions()
     return network.to(memory_format=torch.channels_last)

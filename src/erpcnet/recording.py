@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+
+from erpcnet.errors import InputError
 
 Result = TypeVar("Result")
 Pool = Any  # what torch.cuda.graph_pool_handle gives, a type of torch's own
@@ -15,13 +20,19 @@ WARMING = 3  # plain runs, in which libraries choose their kernels and take thei
 
 
 @contextmanager
-def aside(device: torch.device) -> Iterator[None]:
-    """Beside the usual stream, where recordings are made: so that what comes before one runs as it will."""
-    apart = torch.cuda.Stream(device)
-    apart.wait_stream(torch.cuda.current_stream(device))
+def aside(apart: torch.cuda.Stream) -> Iterator[None]:
+    """Beside the usual stream, as recordings are made: so that what comes before one runs as it will."""
+    usual = torch.cuda.current_stream(apart.device)
+    apart.wait_stream(usual)
     with torch.cuda.stream(apart):
         yield
-    torch.cuda.current_stream(device).wait_stream(apart)
+    usual.wait_stream(apart)
+
+
+@cache
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for each GPU: memory is shared within a stream, and torch's own is of the GPU that first recorded."""
+    return torch.cuda.Stream(device)
 
 
 def record(
@@ -32,12 +43,13 @@ def record(
     In rehearsals libraries choose their kernels and take their memory; what must not run for nothing is rehearsed by
     its owner, aside. Recordings with one `pool` work in the same memory, and so must never run at once.
     """
+    apart = torch.cuda.Stream(device)
     for _ in range(rehearsals):
-        with aside(device):
+        with aside(apart):
             run()
-    graph = torch.cuda.CUDAGraph()
-    # Streams belong to a GPU: another than the current one would record nothing.
-    with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool):
+    graph, stream = torch.cuda.CUDAGraph(), _recording_stream(device)
+    # Other threads, which fetch the next images meanwhile, are none of the recording's business: hence thread_local.
+    with torch.cuda.device(device), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
         result = run()
     return graph, result
 
@@ -46,42 +58,84 @@ class Recorded(Generic[Result]):
     """A function of tensors that runs plainly a few times and is replayed from then on.
 
     A recording reads and writes one place in memory: so arguments keep their shapes and are copied there, and what is
-    returned holds until the next call. What cannot be recorded runs plainly for good.
+    returned holds until the next call. What waits for the GPU on its way, as someone's own backbone may, cannot be
+    recorded, and runs plainly for good.
     """
 
     def __init__(self, run: Callable[..., Result], device: torch.device, pool: Pool | None = None) -> None:
         self._run, self._device, self._pool = run, device, pool
-        self._calls = 0
+        self._apart = torch.cuda.Stream(device)
+        self._calls, self._waits = 0, False
         self._held: list[Tensor | None] = []
         self._recording: tuple[torch.cuda.CUDAGraph, Result] | None = None
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the next call replays."""
+        return self._recording is not None
+
     def __call__(self, *arguments: Tensor | None) -> Result:
         self._calls += 1
-        if self._calls <= WARMING:
-            with aside(self._device):
+        if self._calls < WARMING:
+            with aside(self._apart):
                 return self._run(*arguments)
-        if self._calls == WARMING + 1:
-            self._record(*arguments)
-        if self._recording is None:
+        if self._calls == WARMING:
+            return self._last_plain_run(*arguments)
+        if self._waits:
             return self._run(*arguments)
-        for held, value in zip(self._held, arguments, strict=True):
-            if held is not None and value is not None:
-                held.copy_(value)
+        if self._recording is None:
+            self._recording = self._record(*arguments)
+        self._hold(*arguments)
         graph, result = self._recording
         graph.replay()
         return result
 
-    def _record(self, *arguments: Tensor | None) -> None:
+    def _last_plain_run(self, *arguments: Tensor | None) -> Result:
+        with aside(self._apart), _waiting() as found:
+            result = self._run(*arguments)
+        if found:
+            self._waits = True
+            warnings.warn(f"not recorded as a CUDA graph, so slower: it {found[0]}", stacklevel=3)
+        return result
+
+    def _record(self, *arguments: Tensor | None) -> tuple[torch.cuda.CUDAGraph, Result]:
         self._held = [None if value is None else value.clone() for value in arguments]
         try:
-            self._recording = record(lambda: self._run(*self._held), self._device, 0, self._pool)
-        except RuntimeError:  # it waits for the GPU on its way, as someone's own backbone may
-            self._held = []
-            _revive_generator(self._device)
+            return record(lambda: self._run(*self._held), self._device, 0, self._pool)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # torch is not to be trusted with anything on the GPU after this
+            told = str(error).partition("\n")[0]
+            raise InputError(f"a step could not be recorded as a CUDA graph ({told}); set --graphs false.") from error
+
+    def _hold(self, *arguments: Tensor | None) -> None:
+        for held, value in zip(self._held, arguments, strict=True):
+            if (None if held is None else held.shape) != (None if value is None else value.shape):
+                raise ValueError("a recorded function was called with arguments of another shape")
+            if held is not None and value is not None:
+                held.copy_(value)
 
 
-def _revive_generator(device: torch.device) -> None:
-    """A recording that failed leaves torch's generator as if it went on, in which state nothing else can draw."""
-    index = torch.cuda.current_device() if device.index is None else device.index
-    generator = torch.cuda.default_generators[index]
-    generator.graphsafe_set_state(generator.clone_state())
+@contextmanager
+def _waiting() -> Iterator[list[str]]:
+    """What this thread does within that makes it wait for the GPU: a recording of that would fail."""
+    found: list[str] = []
+    here, before = threading.get_ident(), torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        shown = warnings.showwarning
+
+        def note(message: Warning | str, *rest: Any, **more: Any) -> None:
+            told = str(message)
+            if "called a synchronizing" in told:
+                if threading.get_ident() == here:
+                    found.append(told.partition(" (Triggered")[0])
+            elif "debug mode is a prototype" not in told:
+                shown(message, *rest, **more)
+
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(before)

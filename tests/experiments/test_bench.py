@@ -59,7 +59,18 @@ def test_ratios_compare_like_with_like() -> None:
     assert found["inference, batch 1: against the backbone as it comes"] == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("wrong", [{"repeats": 3}, {"batches": ()}, {"batches": (0, 8)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"repeats": 3},
+        {"batches": ()},
+        {"batches": (0, 8)},
+        {"stage1_batches": ()},
+        {"stage1_batches": (0,)},
+        {"stage2_images": 0},
+        {"grown_images": 3},
+    ],
+)
 def test_a_bench_that_measures_nothing_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="at least 4 repeats"):
         BenchSettings(**wrong)  # type: ignore[arg-type]

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from erpcnet.evaluation.metrics import harmonic_mean
-from erpcnet.experiments.report import ablation_tables, fill, ratios_table, read_benches, spread, times_tables
+from erpcnet.experiments.report import (
+    ablation_tables,
+    bars_table,
+    fill,
+    ratios_table,
+    read_benches,
+    spread,
+    times_tables,
+)
 from erpcnet.experiments.rows import read_rows
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -43,6 +51,10 @@ def test_the_page_on_speed_holds_the_tables_of_its_rows() -> None:
         assert ratios_table(found) in page
         assert times_tables(found[0]) in page
         assert any(row["grown"] for row in found[0])
+    bars = bars_table(benches["h200"])
+    assert bars in page
+    told = float(ratios_table(benches["h200"]).partition("tables against direct | ")[2].split(" | ")[0])
+    assert f"tables against direct | at most 1/20 | **1/{1 / told:.0f}**" in bars  # 0.069: missed
 
 
 def test_spread_is_mean_and_sample_deviation() -> None:

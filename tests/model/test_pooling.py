@@ -28,13 +28,18 @@ def test_a_large_power_takes_the_largest_and_nothing_overflows() -> None:
     torch.testing.assert_close(pool_places(maps, 200.0), maps.amax(dim=(2, 3)), rtol=0.03, atol=0)
 
 
-def test_a_map_of_zeros_has_a_finite_gradient() -> None:
-    maps = torch.zeros(1, 2, 3, 3, requires_grad=True)
-    pooled = pool_places(maps, 6.0)
+@pytest.mark.parametrize("power", [1.5, 6.0, 12.0, 50.0])
+@pytest.mark.parametrize("value", [-1.0, 0.0, 1e-11, 1e-7, 1e-5])
+def test_a_map_of_next_to_nothing_has_finite_gradients(power: float, value: float) -> None:
+    maps = torch.zeros(1, 2, 3, 3)
+    maps[0, 0, 1, 1] = value
+    maps.requires_grad_()
+    pooled = pool_places(maps, power)
     pooled.sum().backward()
     assert maps.grad is not None
-    assert pooled.abs().max() < 1e-5
+    assert pooled.abs().max() < 2e-5
     assert maps.grad.isfinite().all()
+    assert maps.grad.abs().max() <= 1 + 1e-4
 
 
 def test_the_network_pools_what_it_glances_at_and_what_it_looks_at_as_asked() -> None:

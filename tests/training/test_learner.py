@@ -82,6 +82,7 @@ def test_a_recorded_learner_ends_where_a_plain_one_does() -> None:
         fewer = episodes.take(torch.arange(7, device=device))
         watch = [learner.learn(some, generator) for some in (episodes, fewer, episodes)]
         found.append((watch, policy.state_dict()))
+        assert not recorded or (learner._step is not None and learner._step.recorded)
     (plain_watch, plain), (watch, weights) = found
     for name, value in plain.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-5)

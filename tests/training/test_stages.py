@@ -12,7 +12,7 @@ from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
 from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy, walk_test
-from erpcnet.recording import WARMING
+from erpcnet.recording import WARMING, Recorded
 from erpcnet.training import LocalityTable, Log, Stage2Settings, TableSource, train_stage2
 from erpcnet.training.averaging import AveragedWeights
 from erpcnet.training.settings import Stage1Settings
@@ -127,6 +127,7 @@ def test_recorded_walks_are_those_that_are_not_recorded(dataset: ZeroShotDataset
         source.looks_up = looks_up
         training = PolicyTraining(network, source, Stage2Settings(batch_size=18, views=1), seed=0)
         found.append([training.play()[0].cells.clone() for _ in range(WARMING + 3)])
+        assert not looks_up or (isinstance(training._play, Recorded) and training._play.recorded)
     assert len({tuple(cells.flatten().tolist()) for cells in found[1]}) == WARMING + 3  # every walk is another
     for plain, recorded in zip(*found, strict=True):
         assert torch.equal(plain, recorded)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from erpcnet.recording import WARMING
-from erpcnet.training.step import GradientStep
+from erpcnet.recording import WARMING, Recorded
+from erpcnet.training.step import GradientStep, gradient_step
 
 
 class Objective(nn.Module):
@@ -47,7 +47,7 @@ def _train(objective: Objective, step: GradientStep, device: str) -> list[dict[s
 def test_gradients_are_those_of_the_last_batch_alone() -> None:
     objective = Objective()
     by_hand = copy.deepcopy(objective)
-    step = GradientStep(objective)
+    step = gradient_step(objective)
     first, second = _batches(2)
     step(*first)
     losses = step(*second)
@@ -65,7 +65,9 @@ def test_a_recorded_step_trains_as_a_plain_one_does() -> None:
     found = []
     for recorded_on in (None, torch.device("cuda")):
         objective = Objective().cuda()
-        seen = _train(objective, GradientStep(objective, recorded_on=recorded_on), "cuda")
+        step = gradient_step(objective, recorded_on=recorded_on)
+        seen = _train(objective, step, "cuda")
+        assert recorded_on is None or (isinstance(step, Recorded) and step.recorded)
         found.append((seen, objective.state_dict()))
     (plain_losses, plain), (losses, state) = found
     for one, other in zip(losses, plain_losses, strict=True):
@@ -78,8 +80,28 @@ def test_a_recorded_step_trains_as_a_plain_one_does() -> None:
 @pytest.mark.gpu
 def test_what_cannot_be_recorded_trains_all_the_same() -> None:
     objective, plain = Objective(asks=True).cuda(), Objective().cuda()
-    _train(objective, GradientStep(objective, recorded_on=torch.device("cuda")), "cuda")
-    _train(plain, GradientStep(plain), "cuda")
+    step = gradient_step(objective, recorded_on=torch.device("cuda"))
+    with pytest.warns(UserWarning, match="not recorded as a CUDA graph"):
+        _train(objective, step, "cuda")
+    assert isinstance(step, Recorded)
+    assert not step.recorded
+    _train(plain, gradient_step(plain), "cuda")
     for found, wanted in zip(objective.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    assert torch.rand(100, device="cuda").unique().numel() > 90  # the generator has not suffered
+    # Nothing else has suffered from the attempt.
+    assert torch.rand(100, device="cuda").unique().numel() > 90
+    torch.cuda.empty_cache()
+    again = gradient_step(plain, recorded_on=torch.device("cuda"))
+    _train(plain, again, "cuda")
+    assert isinstance(again, Recorded)
+    assert again.recorded
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_refuses_a_batch_of_another_size() -> None:
+    objective = Objective().cuda()
+    step = gradient_step(objective, recorded_on=torch.device("cuda"))
+    _train(objective, step, "cuda")
+    inputs, _, targets = _batches(1, "cuda")[0]
+    with pytest.raises(ValueError, match="another shape"):
+        step(inputs[:4], None, targets[:4])

@@ -30,14 +30,13 @@ from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import LossWeights, Stage2Settings
 from erpcnet.training.stage1 import random_cells
 from erpcnet.training.stage2 import PolicyTraining
-from erpcnet.training.step import GradientStep
+from erpcnet.training.step import GradientStep, gradient_step
 from erpcnet.training.tables import build_table
 
 ATTRIBUTES, CLASSES = 312, 150  # CUB's
-UNTIL_RECORDED = WARMING + 2  # runs until one is recorded and has been replayed
 LEAST_REPEATS = 4  # quartiles of fewer say nothing
 
-Recorder = Callable[[nn.Module], GradientStep]
+Stepper = Callable[[nn.Module], GradientStep]
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,8 @@ class BenchSettings:
 
     def __post_init__(self) -> None:
         sizes = (*self.batches, *self.stage1_batches, self.stage2_images)
-        if self.repeats < LEAST_REPEATS or not self.batches or not self.stage1_batches or min(sizes) < 1:
+        empty = not self.batches or not self.stage1_batches or min(sizes) < 1 or self.grown_images < 4
+        if self.repeats < LEAST_REPEATS or empty:
             raise InputError(
                 f"a bench needs at least {LEAST_REPEATS} repeats, for its quartiles, and batches of 1 image or more."
             )
@@ -122,22 +122,27 @@ def all_cases(settings: BenchSettings) -> list[Case]:
 
 def _stage1(settings: BenchSettings) -> list[Case]:
     cases = []
-    record = _recorder(settings)
+    stepper = _stepper(settings)
     for size in settings.stage1_batches:
         images = _images(size, settings)
-        cases += _bare_steps(images, settings, record)
+        cases += _bare_steps(images, settings, stepper)
         cases += [
-            _stage1_step(variant, drawn_network(variant, settings), images, settings, record)
+            _stage1_step(variant, drawn_network(variant, settings), images, settings, stepper)
             for variant in ("globalnet", "pcnet", "hardnet")
         ]
     return cases
 
 
-def _recorder(settings: BenchSettings) -> Recorder:
+def _warming(settings: BenchSettings) -> int:
+    """Runs after which what is recorded on a GPU is replayed."""
+    return WARMING + 1 if settings.device == "cuda" else 1
+
+
+def _stepper(settings: BenchSettings) -> Stepper:
     """How training takes the gradients of an objective; steps that are timed by turns share their memory."""
     if settings.device != "cuda":
-        return GradientStep
-    return partial(GradientStep, recorded_on=torch.device("cuda"), pool=torch.cuda.graph_pool_handle())
+        return gradient_step
+    return partial(gradient_step, recorded_on=torch.device("cuda"), pool=torch.cuda.graph_pool_handle())
 
 
 class _Bare(nn.Module):
@@ -152,36 +157,37 @@ class _Bare(nn.Module):
             return {"total": self.network.backbone(images).mean()}
 
 
-def _bare_steps(images: Tensor, settings: BenchSettings, record: Recorder) -> list[Case]:
+def _bare_steps(images: Tensor, settings: BenchSettings, stepper: Stepper) -> list[Case]:
     """The backbone forwards and backwards, as every step of Stage I is run; on a GPU also as it comes."""
     size = len(images)
     cases = []
-    ways: dict[str, Recorder] = {"backbone": record}
+    ways: dict[str, Stepper] = {"backbone": stepper}
     if images.is_cuda:
-        ways["backbone, as it comes"] = GradientStep
+        ways["backbone, as it comes"] = gradient_step
     for name, how in ways.items():
         bare = _Bare(drawn_network("globalnet", settings).train())
         macs = count_macs(bare.network.backbone, images) / size
-        cases.append(Case("stage I", name, size, size, partial(how(bare), images), macs, warming=UNTIL_RECORDED))
+        warming = _warming(settings) if how is stepper else 1
+        cases.append(Case("stage I", name, size, size, partial(how(bare), images), macs, warming=warming))
     return cases
 
 
 def _stage1_step(
-    name: str, network: ERPCNet, images: Tensor, settings: BenchSettings, record: Recorder, grown: str = ""
+    name: str, network: ERPCNet, images: Tensor, settings: BenchSettings, stepper: Stepper, grown: str = ""
 ) -> Case:
     size, phi = len(images), _phi(settings)
     labels = torch.randint(CLASSES, (size,), device=settings.device)
     objective = Stage1Loss(network.train(), LossWeights(), 0.0)
     optimizer = torch.optim.SGD(network.stage1_parameters(), lr=1e-4, momentum=0.9)
     cells = _cells(network, size, settings) if network.steps else None
-    gradients = record(objective)
+    gradients = stepper(objective)
 
     def step() -> None:
         gradients(images, cells, labels, phi)
         optimizer.step()
 
     macs = count_macs(lambda: network(images, cells)) / size
-    return Case("stage I", name, size, size, step, macs, grown, UNTIL_RECORDED)
+    return Case("stage I", name, size, size, step, macs, grown, _warming(settings))
 
 
 class _Drawn:
@@ -233,7 +239,7 @@ def _stage2_epoch(
 ) -> Case:
     usual = Stage2Settings(views=1)
     training = PolicyTraining(network, source, replace(usual, batch_size=batch_size or usual.batch_size), seed=0)
-    warming = UNTIL_RECORDED if source.looks_up else 1
+    warming = _warming(settings) if source.looks_up else 1
     return Case("stage II", name, source.images, source.images, training.epoch, grown=grown, warming=warming)
 
 
@@ -294,14 +300,14 @@ def _embedding(backbone: nn.Module, images: Tensor) -> Callable[[], object]:
 def _growth(settings: BenchSettings) -> list[Case]:
     """How a step, an epoch and a prediction grow with T, with the cells of the grid, and with the number of images."""
     cases: list[Case] = []
-    record = _recorder(settings)
+    stepper = _stepper(settings)
     for steps, stride in ((1, 3), (3, 3), (12, 3), (6, 4), (6, 2)):
         local = LocalSettings(stride=stride)
         network = drawn_network("erpcnet", settings, local, steps)
         grown = f"T = {steps}" if stride == 3 else f"{network.grid.cells} cells"
         images = _images(settings.stage1_batches[0], settings)
         looking = drawn_network("pcnet", settings, local, steps)
-        cases.append(_stage1_step("pcnet", looking, images, settings, record, grown))
+        cases.append(_stage1_step("pcnet", looking, images, settings, stepper, grown))
         cases.append(_table_epoch(network, settings, settings.grown_images, grown))
         images = _images(max(settings.batches), settings)
         cases += [_Twins(network).case(way, way, images, grown) for way in ("sequential", "parallel")]

@@ -115,6 +115,8 @@ class ERPCNet(nn.Module):
         # Of the convolutions on a GPU; None is fp32. Losses always are, heads and policy are or multiply in TF32, and
         # CPUs never use less: there bf16 is about ten times slower.
         self.precision: torch.dtype | None = None
+        # Whether training on a GPU records its steps as CUDA graphs.
+        self.graphs = True
         self.backbone = create_backbone(settings.backbone.name, settings.backbone.weights)
         channels = self.backbone.channels
         patches = variant == "hardnet"

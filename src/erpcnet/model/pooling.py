@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-SMALLEST = 1e-6  # of a share of the largest feature: its powers and their roots stay finite
+SMALLEST = 1e-6  # largest feature: smaller ones count as none
+TINY = torch.finfo(torch.float32).tiny  # mean of powers: the slope of a root is infinite at 0
 
 
 def pool_places(maps: Tensor, power: float) -> Tensor:
@@ -18,5 +20,5 @@ def pool_places(maps: Tensor, power: float) -> Tensor:
     maps = maps.float()
     # Powers of shares of the largest neither overflow nor vanish; it cancels out, and so does its gradient.
     largest = maps.amax(dim=(2, 3), keepdim=True).detach().clamp_min(SMALLEST)
-    shares = (maps / largest).clamp_min(SMALLEST).pow(power)
-    return (largest * shares.mean(dim=(2, 3), keepdim=True).pow(1 / power)).flatten(1)
+    shares = (maps / largest).clamp_min(0).pow(power).mean(dim=(2, 3), keepdim=True)
+    return (largest * shares.clamp_min(TINY).pow(1 / power)).flatten(1)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,7 +55,7 @@ class LocalSettings:
                 raise InputError(f"model.local.{name} is {getattr(self, name)}; it must be at least 1.")
         if self.padding < 0 or self.reference_map < 0:
             raise InputError("model.local.padding and reference_map must not be negative.")
-        if self.pooling < 1:
+        if not 1 <= self.pooling < math.inf:
             raise InputError(f"model.local.pooling is {self.pooling}; it must be at least 1.")
         if self.kernel_mode == "same" and self.kernel % 2 == 0:
             raise InputError(f"model.local.kernel is {self.kernel}; a kernel that keeps the size ('same') is odd.")
@@ -149,7 +150,7 @@ class ModelSettings:
             raise InputError(f"model.steps is {self.steps}; it must be at least 1.")
         if self.sigma is not None and not self.sigma > 0:
             raise InputError(f"model.sigma is {self.sigma}; it must be above 0.")
-        if self.pooling < 1:
+        if not 1 <= self.pooling < math.inf:
             raise InputError(f"model.pooling is {self.pooling}; it must be at least 1.")
         if not 0 <= self.dropout < 1:
             raise InputError(f"model.dropout is {self.dropout}; it must be from 0 to below 1.")

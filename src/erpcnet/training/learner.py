@@ -33,6 +33,8 @@ class Learner:
             policy.parameters(), lr=settings.lr, capturable=self._recorded, fused=device.type == "cuda"
         )
         self._watched = torch.zeros(len(WATCHED), device=device)
+        # No method: what is recorded must not keep the learner, which keeps the recording.
+        self._descend = partial(descend, policy, self._optimizer, settings, self._watched)
         self._held: Episodes | None = None
         self._step: Recorded[None] | None = None
 
@@ -40,23 +42,13 @@ class Learner:
         """Several passes over the episodes, in minibatches of whole episodes, as the GRU needs them."""
         count, device = len(episodes.cells), episodes.cells.device
         size = min(count, self._settings.batch_size)
-        step = self._recorded_step(episodes) if self._recorded else lambda rows: self._descend(episodes, rows)
+        step = self._recorded_step(episodes) if self._recorded else partial(self._descend, episodes)
         self._watched.zero_()
         rounds = [shuffled(count, size, generator) for _ in range(self._settings.updates)]
         for rows in torch.cat(rounds).to(device):
             step(rows)
         steps = sum(len(minibatches) for minibatches in rounds)
         return {name: value / steps for name, value in zip(WATCHED, self._watched.tolist(), strict=True)}
-
-    def _descend(self, episodes: Episodes, rows: Tensor) -> None:
-        batch = minibatch(episodes, rows)
-        settings, parameters = self._settings, self._policy.parameters()
-        loss = ppo_loss(self._policy, batch, settings.clip, settings.value_weight, settings.entropy_weight)
-        self._optimizer.zero_grad()
-        loss.total.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, settings.grad_clip)
-        self._optimizer.step()
-        self._watched += torch.stack([getattr(loss, name).detach() for name in WATCHED])
 
     def _recorded_step(self, episodes: Episodes) -> Recorded[None]:
         """A step on these episodes, put where the recording reads them; other numbers of them need another one."""
@@ -66,6 +58,24 @@ class Learner:
         for name, value in vars(self._held).items():
             value.copy_(getattr(episodes, name))
         return self._step
+
+
+def descend(
+    policy: ActorCritic,
+    optimizer: torch.optim.Optimizer,
+    settings: Stage2Settings,
+    watched: Tensor,
+    episodes: Episodes,
+    rows: Tensor,
+) -> None:
+    """One gradient step on these rows of the episodes; what one watches is added to `watched`."""
+    batch = minibatch(episodes, rows)
+    loss = ppo_loss(policy, batch, settings.clip, settings.value_weight, settings.entropy_weight)
+    optimizer.zero_grad()
+    loss.total.backward()
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.grad_clip)
+    optimizer.step()
+    watched += torch.stack([getattr(loss, name).detach() for name in WATCHED])
 
 
 def shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:

@@ -20,7 +20,7 @@ from erpcnet.training.averaging import AveragedWeights, batch_norms, refresh_bat
 from erpcnet.training.log import Log
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import Stage1Settings
-from erpcnet.training.step import GradientStep
+from erpcnet.training.step import gradient_step
 
 REFRESH_BATCHES = 50  # enough images for batch-norm statistics
 # Steps. The attributes of a cosine may grow as they like: a full rate from the start throws them so far out that a few
@@ -77,8 +77,8 @@ def train_stage1(
     objective = Stage1Loss(network, settings.weights, settings.label_smoothing)
     objective, optimizer = accelerator.prepare(objective, optimizer)
     # Several processes exchange gradients on the way, which is not recorded.
-    alone_on_gpu = device.type == "cuda" and share[1] == 1
-    gradients = GradientStep(objective, accelerator.backward, device if alone_on_gpu else None)
+    recorded = network.graphs and device.type == "cuda" and share[1] == 1
+    gradients = gradient_step(objective, accelerator.backward, device if recorded else None)
     epochs = settings.passes(batches)
     with bar("Stage I", epochs * batches) as advance:
         for epoch in range(epochs):
@@ -107,8 +107,10 @@ def train_stage1(
         fresh = ((images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False))
         refresh_batch_norm(result, fresh, _frozen(result, settings))
     result.requires_grad_(True)
-    network.zero_grad()  # a recording's memory lives as long as the gradients in it
-    accelerator.free_memory()  # or it would keep this network and its optimizer as long as it lives
+    # A recording's memory lives as long as anything in it, and accelerate keeps what it prepared as long as it lives.
+    network.zero_grad()
+    del gradients, objective, optimizer, losses, sums
+    accelerator.free_memory()
     return result.eval()
 
 

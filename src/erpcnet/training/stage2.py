@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -119,10 +120,12 @@ class PolicyTraining:
             raise InputError(f"the variant '{network.variant}' has no policy to train.")
         self._network, self._policy, self._source, self._settings = network, network.policy, source, settings
         self._generator = torch.Generator().manual_seed(seed + 2)
-        self._learner = Learner(network.policy, settings, source.phi.device)
-        self._play: Callable[[Tensor, Tensor, Tensor], Played] = self._walk
-        if source.looks_up and source.phi.is_cuda and source.at_once >= source.images:
-            self._play = Recorded(self._walk, source.phi.device)
+        device = source.phi.device
+        recorded = network.graphs and device.type == "cuda"
+        self._learner = Learner(network.policy, settings, device, recorded)
+        self._play: Callable[[Tensor, Tensor, Tensor], Played] = partial(play_from, network, source, settings)
+        if recorded and source.looks_up and source.at_once >= source.images:
+            self._play = Recorded(self._play, device)
 
     def epoch(self) -> dict[str, float]:
         """Walk once over every image and learn from it; what one watches."""
@@ -144,11 +147,6 @@ class PolicyTraining:
         together = zip(order.split(size), view.split(size), noise.split(size, dim=1), strict=True)
         return [self._play(*own) for own in together]
 
-    @torch.no_grad()
-    def _walk(self, images: Tensor, view: Tensor, noise: Tensor) -> Played:
-        source = self._source
-        return play(self._network, source.take(images, view), source.labels[images], source.phi, self._settings, noise)
-
 
 def train_stage2(
     network: ERPCNet,
@@ -165,6 +163,7 @@ def train_stage2(
             watch = training.epoch()
             log.scalars("stage2", watch, epoch + 1)
             advance(note=f"return {watch['mean_return']:.3f}")
+    network.zero_grad()  # or they would keep the memory of the recording that wrote them
 
 
 @dataclass(frozen=True)
@@ -177,6 +176,14 @@ class Played:
     cells: Tensor
     reward: Tensor
     alive: Tensor
+
+
+@torch.no_grad()
+def play_from(
+    network: ERPCNet, source: Source, settings: Stage2Settings, images: Tensor, view: Tensor, noise: Tensor
+) -> Played:
+    """Walk once over some images of a source, each in one of its views."""
+    return play(network, source.take(images, view), source.labels[images], source.phi, settings, noise)
 
 
 def play(

@@ -9,29 +9,25 @@ from torch import Tensor, nn
 
 from erpcnet.recording import Pool, Recorded
 
+GradientStep = Callable[..., dict[str, Tensor]]
 
-class GradientStep:
-    """Runs an objective forwards and backwards, and leaves the gradients in its parameters.
 
-    Nobody else may clear them: a recording writes them where they are.
+def gradient_step(
+    objective: nn.Module,
+    backward: Callable[[Tensor], object] = Tensor.backward,
+    recorded_on: torch.device | None = None,
+    pool: Pool | None = None,
+) -> GradientStep:
+    """A function that runs an objective forwards and backwards, and leaves the gradients in its parameters.
+
+    It takes the objective's arguments and returns the losses without their history, which hold until the next batch.
+    Nobody else may clear the gradients: a recording writes them where they are.
     """
 
-    def __init__(
-        self,
-        objective: nn.Module,
-        backward: Callable[[Tensor], object] = Tensor.backward,
-        recorded_on: torch.device | None = None,
-        pool: Pool | None = None,
-    ) -> None:
-        self._objective, self._backward = objective, backward
-        self._run = self._plain if recorded_on is None else Recorded(self._plain, recorded_on, pool)
-
-    def __call__(self, *batch: Tensor | None) -> dict[str, Tensor]:
-        """The losses of a batch, the objective's arguments, without their history; they hold until the next batch."""
-        return self._run(*batch)
-
-    def _plain(self, *batch: Tensor | None) -> dict[str, Tensor]:
-        self._objective.zero_grad()
-        losses: dict[str, Tensor] = self._objective(*batch)
-        self._backward(losses["total"])
+    def step(*batch: Tensor | None) -> dict[str, Tensor]:
+        objective.zero_grad()
+        losses: dict[str, Tensor] = objective(*batch)
+        backward(losses["total"])
         return {name: value.detach() for name, value in losses.items()}
+
+    return step if recorded_on is None else Recorded(step, recorded_on, pool)
