@@ -34,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     dataset = read_dataset(options.data)
     found: dict[str, object] = {}
-    for way in ("sequential", "parallel", "graph"):
+    for way in ("sequential", "parallel", "parallel_graph", "sequential_graph"):
         model = erpcnet.load(options.run, execution=way)
         network, data = model.network, model.data
         config = load_config(None, data={"image_size": data.image_size, "cache_size": data.stored_size})

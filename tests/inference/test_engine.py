@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from conftest import small_network
+from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import usual_order
-from erpcnet.inference import Engine
+from erpcnet.inference import Engine, Execution
 from erpcnet.model.walk import DirectLocalities, StopRule, Walk, walk
 
 
@@ -55,7 +56,7 @@ def test_some_images_stop_earlier_than_others_where_sigma_says_so() -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", ["globalnet", "hardnet"])
-@pytest.mark.parametrize("way", ["parallel", "auto", "graph"])
+@pytest.mark.parametrize("way", ["parallel", "auto", "parallel_graph", "sequential_graph"])
 def test_what_has_no_table_goes_one_by_one(variant: str, way: str) -> None:
     network = small_network(variant)
     expected = walk(network, DirectLocalities(network, _images(2)), usual_order(network, 0))
@@ -86,11 +87,20 @@ def test_auto_tries_both_by_turns_and_keeps_to_the_faster(slow: str, kept: str) 
     assert served[-1] == "sequential"  # another size is measured anew
 
 
+def test_an_unknown_way_is_named() -> None:
+    with pytest.raises(InputError, match="no way 'fast' to execute; choose from auto, sequential"):
+        Engine(small_network(), "fast")  # type: ignore[arg-type]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("variant", ["erpcnet", "hardnet"])
-def test_a_recorded_walk_is_the_walk(variant: str) -> None:
+@pytest.mark.parametrize(
+    ("variant", "way"),
+    [("erpcnet", "parallel_graph"), ("erpcnet", "sequential_graph"), ("hardnet", "sequential_graph")],
+)
+def test_a_recorded_walk_is_the_walk(variant: str, way: Execution) -> None:
     network = small_network(variant).cuda()
-    engine = Engine(network, "graph")
+    engine = Engine(network, way)
+    assert engine.way(4) == way
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # or the ways would differ by rounding alone
         for seed in range(3):  # the second and third are replayed
             images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(seed)).cuda()

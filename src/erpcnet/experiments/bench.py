@@ -13,7 +13,7 @@ from erpcnet.progress import track
 from erpcnet.training.settings import Stage2Settings
 
 # Ways to predict; the fastest of each is compared.
-OURS = ("sequential", "parallel", "graph")
+OURS = ("sequential", "parallel", "graph", "sequential graph")
 HARDNET = ("hardnet", "hardnet, graph")
 BARE = ("backbone, frozen", "backbone, graph")
 

@@ -251,7 +251,11 @@ def _inference(settings: BenchSettings) -> list[Case]:
         ("hardnet", _Twins(hard), "sequential"),
     ]
     if settings.device == "cuda":
-        ways += [("graph", _Twins(ours), "graph"), ("hardnet, graph", _Twins(hard), "graph")]
+        ways += [
+            ("graph", _Twins(ours), "parallel_graph"),
+            ("sequential graph", _Twins(ours), "sequential_graph"),
+            ("hardnet, graph", _Twins(hard), "sequential_graph"),
+        ]
     frozen = freeze(copy.deepcopy(bare))
     usual = bare.backbone.to(settings.precision)
     cases = []
@@ -277,7 +281,7 @@ class _Twins:
 
     def case(self, name: str, way: Execution, images: Tensor, grown: str = "") -> Case:
         engine, counted, size = Engine(self._frozen, way), Engine(self._network, way), len(images)
-        macs = None if way == "graph" else count_macs(lambda: counted.walk(images)) / size
+        macs = None if way.endswith("graph") else count_macs(lambda: counted.walk(images)) / size
         return Case("inference", name, size, size, lambda: engine.walk(images), macs, grown)
 
 

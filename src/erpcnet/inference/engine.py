@@ -5,39 +5,45 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import usual_order
 from erpcnet.model import ERPCNet
 from erpcnet.model.walk import DirectLocalities, Order, ParallelLocalities, StopRule, Walk, cut_short, walk
 from erpcnet.precision import rough_products
 from erpcnet.recording import record
 
-Execution = Literal["auto", "sequential", "parallel", "graph"]
+Execution = Literal["auto", "sequential", "parallel", "parallel_graph", "sequential_graph"]
 TRIES = 3  # of each way and batch size; the first warms up
-RECORDINGS = 4  # batch sizes whose graphs are kept
+RECORDINGS = 6  # graphs that are kept
 
 
 class Engine:
     """Walks over images with a frozen network, in the order that is usual for it.
 
     `sequential` computes a locality when it is looked at, and nothing for images that have stopped; `parallel`
-    computes all of them at once and stops afterwards; `graph`, for a policy on a GPU, is `parallel` (HardNet:
-    `sequential` without stopping) recorded once for each batch size as a CUDA graph. `auto` serves the first batches
-    of each size by turns, times them, and keeps to the fastest way from then on: the measurement costs nothing.
+    computes all of them at once and stops afterwards. `parallel_graph` and `sequential_graph`, for a policy on a GPU,
+    are the two without stopping, recorded once for each batch size as CUDA graphs. `auto` serves the first batches of
+    each size by turns, times them, and keeps to the fastest way from then on: the measurement costs nothing. A way that
+    a network or a machine does not have is `sequential`.
     """
 
     def __init__(self, network: ERPCNet, execution: Execution = "auto", seed: int = 0) -> None:
+        if execution not in get_args(Execution):
+            raise InputError(f"there is no way '{execution}' to execute; choose from {', '.join(get_args(Execution))}.")
         self.network, self.execution, self.seed = network, execution, seed
         self._seconds: dict[tuple[int, Execution], list[float]] = defaultdict(list)
-        self._recordings: OrderedDict[int, Recording] = OrderedDict()
+        self._recordings: OrderedDict[tuple[int, type[DirectLocalities]], Recording] = OrderedDict()
         self._run: dict[Execution, Callable[[Tensor, StopRule | None], Walk]] = {
             "sequential": self._sequential,
             "parallel": self._parallel,
-            "graph": self._graph,
+            "parallel_graph": partial(self._graph, ParallelLocalities),
+            "sequential_graph": partial(self._graph, DirectLocalities),
         }
 
     @torch.inference_mode()
@@ -67,10 +73,11 @@ class Engine:
     def _possible(self) -> list[Execution]:
         network = self.network
         ways: list[Execution] = ["sequential"]
-        if network.steps and network.tabulable:
+        at_once = network.steps > 0 and network.tabulable
+        if at_once:
             ways.append("parallel")
         if network.policy is not None and next(network.parameters()).is_cuda:
-            ways.append("graph")
+            ways += ["parallel_graph", "sequential_graph"] if at_once else ["sequential_graph"]
         return ways
 
     def _order(self) -> Order:
@@ -83,22 +90,21 @@ class Engine:
         whole = walk(self.network, ParallelLocalities(self.network, images), self._order())
         return whole if stop is None else cut_short(self.network, whole, stop)
 
-    def _graph(self, images: Tensor, stop: StopRule | None) -> Walk:
-        recording = self._recordings.get(len(images))
-        if recording is None:
-            if len(self._recordings) == RECORDINGS:
-                self._recordings.popitem(last=False)
-            recording = self._recordings[len(images)] = Recording(self.network, images, self._order())
-        self._recordings.move_to_end(len(images))  # the one used longest ago goes first
-        whole = recording.play(images)
+    def _graph(self, localities: type[DirectLocalities], images: Tensor, stop: StopRule | None) -> Walk:
+        kept, key = self._recordings, (len(images), localities)
+        if key not in kept:
+            if len(kept) == RECORDINGS:
+                kept.popitem(last=False)
+            kept[key] = Recording(self.network, localities, images, self._order())
+        kept.move_to_end(key)  # the one used longest ago goes first
+        whole = kept[key].play(images)
         return whole if stop is None else cut_short(self.network, whole, stop)
 
 
 class Recording:
     """A walk of T steps over images of one shape as one CUDA graph."""
 
-    def __init__(self, network: ERPCNet, images: Tensor, order: Order) -> None:
-        localities = ParallelLocalities if network.tabulable else DirectLocalities
+    def __init__(self, network: ERPCNet, localities: type[DirectLocalities], images: Tensor, order: Order) -> None:
         self._images = images.clone()
         self._graph, self._walk = record(lambda: walk(network, localities(network, self._images), order), images.device)
 
