@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ from erpcnet.model.walk import (
     StopRule,
     walk,
 )
-from erpcnet.training.tables import build_table
+from erpcnet.training.tables import Place, build_table, roomy_place
 
 
 class _Counting(DirectLocalities):
@@ -104,14 +106,45 @@ def test_stopping_while_walking_answers_as_stopping_afterwards(
 
 
 @torch.inference_mode()
-def test_a_table_gives_the_same_walk_as_computing(network: ERPCNet, images: torch.Tensor) -> None:
+@pytest.mark.parametrize("place", [None, "memory", "file"])
+def test_a_table_gives_the_same_walk_as_computing(network: ERPCNet, images: torch.Tensor, place: Place | None) -> None:
     batches = [Batch(images[:8], torch.arange(8)), Batch(images[8:], torch.arange(8, 12))]
-    table = build_table(network, batches, total=2)
+    table = build_table(network, batches, 12, place=place)
+    assert table.rows.tolist() == list(range(12))
     direct = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy), keep=True)
     looked_up = walk(network, table.take(torch.arange(12)), PolicyOrder(network.policy), keep=True)
     assert torch.equal(direct.cells, looked_up.cells)
     for name in ("whole", "joint", "beta", "localities"):
         torch.testing.assert_close(getattr(direct, name), getattr(looked_up, name), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+@pytest.mark.parametrize("place", ["memory", "file"])
+def test_a_gpu_walks_over_a_table_that_lies_elsewhere(network: ERPCNet, images: torch.Tensor, place: Place) -> None:
+    there = copy.deepcopy(network).cuda()
+    batches = [Batch(images.cuda(), torch.arange(12))]
+    order, places = PolicyOrder(there.policy), torch.arange(12, device="cuda")
+    near, far = build_table(there, batches, 12), build_table(there, batches, 12, place=place)
+    assert near.at_hand
+    assert not far.at_hand
+    expected, found = (walk(there, table.take(places), order, keep=True) for table in (near, far))
+    assert torch.equal(found.cells, expected.cells)
+    assert torch.equal(found.joint, expected.joint)
+
+
+def test_a_table_of_other_images_than_were_told_is_refused(network: ERPCNet, images: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="there were 8 images, not 12"):
+        build_table(network, [Batch(images[:8], torch.arange(8))], 12)
+
+
+def test_what_does_not_fit_into_memory_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Free:
+        available = 1000
+
+    monkeypatch.setattr("erpcnet.training.tables.psutil.virtual_memory", Free)
+    assert roomy_place(500, torch.device("cpu")) == "memory"
+    assert roomy_place(501, torch.device("cpu")) == "file"
 
 
 @torch.inference_mode()

@@ -111,7 +111,7 @@ def build_test_tables(
     """Every locality of the test images of seen and of unseen classes."""
     parts = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}
     return {
-        name: build_table(network, feed.plain(rows, batch_size), -(-len(rows) // batch_size), f"Test images, {name}")
+        name: build_table(network, feed.plain(rows, batch_size), len(rows), f"Test images, {name}")
         for name, rows in parts.items()
         if len(rows)
     }

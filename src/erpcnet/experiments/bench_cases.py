@@ -218,7 +218,7 @@ def _stage2(settings: BenchSettings) -> list[Case]:
     batches = [Batch(images[rows], rows) for rows in torch.arange(count).split(once)]
 
     def build() -> Any:
-        return build_table(ours, batches, len(batches))
+        return build_table(ours, batches, count)
 
     sources = {
         "tables": (ours, _Drawn(count, count, settings, build().take, looks_up=True)),
@@ -327,7 +327,7 @@ def _table_epoch(
 ) -> Case:
     """An epoch of Stage II on a table of `count` images, of which a few are computed and the others copies."""
     images = _images(min(count, 64), settings)
-    table = build_table(network.eval(), [Batch(images, torch.arange(len(images)))], 1)
+    table = build_table(network.eval(), [Batch(images, torch.arange(len(images)))], len(images))
     source = _Drawn(count, count, settings, lambda rows: table.take(rows % len(table)), looks_up=True)
     return _stage2_epoch("tables", network, source, settings, grown, batch_size)
 

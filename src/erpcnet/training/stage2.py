@@ -55,10 +55,8 @@ class Source(Protocol):
 class TableSource:
     """All localities of all views, computed once: walks are look-ups. `views` may be fewer than the table holds."""
 
-    looks_up = True
-
     def __init__(self, table: LocalityTable, dataset: ZeroShotDataset, views: int) -> None:
-        self._table, self.views = table, views
+        self._table, self.views, self.looks_up = table, views, table.at_hand
         self.images = self.at_once = len(dataset.train)
         self.phi, labels = seen_targets(dataset, table.rows.device)
         self.labels = labels[table.rows[: self.images]]
@@ -108,8 +106,8 @@ def policy_table(
         for _ in range(settings.views - 1):
             yield from feed.augmented(dataset.train, size, generator)
 
-    total = settings.views * -(-len(dataset.train) // size)
-    return build_table(network, batches(), total, what="Localities of the training images")
+    count = settings.views * len(dataset.train)
+    return build_table(network, batches(), count, what="Localities of the training images")
 
 
 class PolicyTraining:

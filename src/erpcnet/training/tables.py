@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
 from erpcnet.data import Batch
 from erpcnet.model import ERPCNet
 from erpcnet.model.walk import ParallelLocalities
-from erpcnet.progress import track
+from erpcnet.progress import bar
+
+Place = Literal["device", "memory", "file"]
+ROOM = 0.5  # of what is free, the share that a table may take: those who walk need some too
 
 
 @dataclass(frozen=True)
 class LocalityTable:
     """e_g [R, D], a_g [R, A], descriptors [R, cells, F], beta [R, cells], localities e_l [R, cells, D].
 
-    `rows` [R] says which instance of the dataset a row is a view of.
+    `rows` [R] says which instance of the dataset a row is a view of, and where it lies, walks take place. Descriptors
+    and localities may lie elsewhere, if they are too large for that.
     """
 
     embedding: Tensor
@@ -31,6 +39,11 @@ class LocalityTable:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether all of it lies where walks take place."""
+        return self.localities.device == self.descriptors.device == self.rows.device
+
     def take(self, places: Tensor) -> TableLocalities:
         """Some rows of the table, to walk over."""
         return TableLocalities(self, places)
@@ -42,20 +55,69 @@ class TableLocalities:
     def __init__(self, table: LocalityTable, places: Tensor) -> None:
         self._table, self._places = table, places
         self.embedding, self.attributes = table.embedding[places], table.attributes[places]
-        self.descriptors, self.beta = table.descriptors[places], table.beta[places]
+        self.descriptors, self.beta = _fetch(table.descriptors, places), table.beta[places]
 
     def look(self, rows: Tensor, cells: Tensor) -> Tensor:
-        return self._table.localities[self._places[rows], cells]
+        return _fetch(self._table.localities, self._places[rows], cells)
+
+
+def _fetch(values: Tensor, *index: Tensor) -> Tensor:
+    """values[index], where the index lies."""
+    return values[tuple(one.to(values.device) for one in index)].to(index[0].device)
 
 
 @torch.inference_mode()
-def build_table(network: ERPCNet, batches: Iterable[Batch], total: int, what: str = "Localities") -> LocalityTable:
-    """Run the frozen network once over `batches`, every cell of every image."""
+def build_table(
+    network: ERPCNet, batches: Iterable[Batch], count: int, what: str = "Localities", place: Place | None = None
+) -> LocalityTable:
+    """Run the frozen network once over `batches` of `count` images in all, every cell of every image.
+
+    What is large goes to `place`; unless that is given, to the first of device, memory and a file that has room.
+    """
     network.eval()
-    parts: dict[str, list[Tensor]] = {field.name: [] for field in fields(LocalityTable)}
-    for batch in track(batches, total=total, what=what):
-        found = ParallelLocalities(network, batch.images)
-        for name in ("embedding", "attributes", "descriptors", "beta", "localities"):
-            parts[name].append(getattr(found, name))
-        parts["rows"].append(batch.rows.to(batch.images.device))
-    return LocalityTable(**{name: torch.cat(values) for name, values in parts.items()})
+    table: LocalityTable | None = None
+    filled = 0
+    with bar(what, count) as advance:
+        for batch in batches:
+            found = ParallelLocalities(network, batch.images)
+            if table is None:
+                table = _empty_table(found, count, place)
+            part = slice(filled, filled + len(batch.rows))
+            for name in ("embedding", "attributes", "descriptors", "beta", "localities"):
+                getattr(table, name)[part] = getattr(found, name)
+            table.rows[part] = batch.rows.to(table.rows.device)
+            filled += len(batch.rows)
+            advance(len(batch.rows))
+    if table is None or filled != count:
+        raise ValueError(f"there were {filled} images, not {count}")
+    return table
+
+
+def _empty_table(found: ParallelLocalities, count: int, place: Place | None) -> LocalityTable:
+    large, device = (found.descriptors, found.localities), found.embedding.device
+    place = place or roomy_place(sum(count * one[0].nbytes for one in large), device)
+    descriptors, localities = (_empty(one, count, place) for one in large)
+    embedding, attributes, beta = (
+        _empty(one, count, "device") for one in (found.embedding, found.attributes, found.beta)
+    )
+    rows = torch.empty(count, dtype=torch.long, device=device)
+    return LocalityTable(embedding, attributes, descriptors, beta, localities, rows)
+
+
+def roomy_place(needed: int, device: torch.device) -> Place:
+    """Where so many bytes may lie."""
+    if device.type == "cuda" and needed <= ROOM * torch.cuda.mem_get_info(device)[0]:
+        return "device"
+    return "memory" if needed <= ROOM * psutil.virtual_memory().available else "file"
+
+
+def _empty(like: Tensor, count: int, place: Place) -> Tensor:
+    """Room for `count` rows like those of a tensor."""
+    shape = (count, *like.shape[1:])
+    if place == "device":
+        return like.new_empty(shape)
+    if place == "memory":
+        return torch.empty(shape, dtype=like.dtype)
+    # Without a name: it is gone with the last tensor that reads it.
+    with tempfile.TemporaryFile() as file:
+        return torch.from_numpy(np.memmap(file, np.dtype(str(like.dtype).removeprefix("torch.")), "w+", shape=shape))
