@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -54,25 +54,49 @@ def record(
     return graph, result
 
 
-class Recorded(Generic[Result]):
-    """A function of tensors that runs plainly a few times and is replayed from then on.
+class Replay(Generic[Result]):
+    """A recorded function of tensors, with the places that it reads them from.
 
-    A recording reads and writes one place in memory: so arguments keep their shapes and are copied there, and what is
-    returned holds until the next call. What waits for the GPU on its way, as someone's own backbone may, cannot be
-    recorded, and runs plainly for good.
+    Arguments keep their shapes, and what is returned holds until the next call, which overwrites it.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., Result],
+        device: torch.device,
+        arguments: Sequence[Tensor | None],
+        rehearsals: int = 2,
+        pool: Pool | None = None,
+    ) -> None:
+        self._held = [None if value is None else value.clone() for value in arguments]
+        self._graph, self._result = record(lambda: run(*self._held), device, rehearsals, pool)
+
+    def __call__(self, *arguments: Tensor | None) -> Result:
+        for held, value in zip(self._held, arguments, strict=True):
+            if (None if held is None else held.shape) != (None if value is None else value.shape):
+                raise ValueError("a recorded function was called with arguments of another shape")
+            if held is not None and value is not None:
+                held.copy_(value)
+        self._graph.replay()
+        return self._result
+
+
+class Recorded(Generic[Result]):
+    """A function that must not be rehearsed for nothing: it runs plainly a few times and is replayed from then on.
+
+    What waits for the GPU on its way, as someone's own backbone may, cannot be recorded, and runs plainly for good.
     """
 
     def __init__(self, run: Callable[..., Result], device: torch.device, pool: Pool | None = None) -> None:
         self._run, self._device, self._pool = run, device, pool
         self._apart = torch.cuda.Stream(device)
         self._calls, self._waits = 0, False
-        self._held: list[Tensor | None] = []
-        self._recording: tuple[torch.cuda.CUDAGraph, Result] | None = None
+        self._replay: Replay[Result] | None = None
 
     @property
     def recorded(self) -> bool:
         """Whether the next call replays."""
-        return self._recording is not None
+        return self._replay is not None
 
     def __call__(self, *arguments: Tensor | None) -> Result:
         self._calls += 1
@@ -83,12 +107,9 @@ class Recorded(Generic[Result]):
             return self._last_plain_run(*arguments)
         if self._waits:
             return self._run(*arguments)
-        if self._recording is None:
-            self._recording = self._record(*arguments)
-        self._hold(*arguments)
-        graph, result = self._recording
-        graph.replay()
-        return result
+        if self._replay is None:
+            self._replay = self._record(*arguments)
+        return self._replay(*arguments)
 
     def _last_plain_run(self, *arguments: Tensor | None) -> Result:
         with aside(self._apart), _waiting() as found:
@@ -98,22 +119,14 @@ class Recorded(Generic[Result]):
             warnings.warn(f"not recorded as a CUDA graph, so slower: it {found[0]}", stacklevel=3)
         return result
 
-    def _record(self, *arguments: Tensor | None) -> tuple[torch.cuda.CUDAGraph, Result]:
-        self._held = [None if value is None else value.clone() for value in arguments]
+    def _record(self, *arguments: Tensor | None) -> Replay[Result]:
         try:
-            return record(lambda: self._run(*self._held), self._device, 0, self._pool)
+            return Replay(self._run, self._device, arguments, rehearsals=0, pool=self._pool)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # torch is not to be trusted with anything on the GPU after this
             told = str(error).partition("\n")[0]
             raise InputError(f"a step could not be recorded as a CUDA graph ({told}); set --graphs false.") from error
-
-    def _hold(self, *arguments: Tensor | None) -> None:
-        for held, value in zip(self._held, arguments, strict=True):
-            if (None if held is None else held.shape) != (None if value is None else value.shape):
-                raise ValueError("a recorded function was called with arguments of another shape")
-            if held is not None and value is not None:
-                held.copy_(value)
 
 
 @contextmanager

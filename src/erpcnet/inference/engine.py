@@ -16,7 +16,7 @@ from erpcnet.evaluation.protocol import usual_order
 from erpcnet.model import ERPCNet
 from erpcnet.model.walk import DirectLocalities, Order, ParallelLocalities, StopRule, Walk, cut_short, walk
 from erpcnet.precision import rough_products
-from erpcnet.recording import record
+from erpcnet.recording import Replay
 
 Execution = Literal["auto", "sequential", "parallel", "parallel_graph", "sequential_graph"]
 TRIES = 3  # of each way and batch size; the first warms up
@@ -38,7 +38,7 @@ class Engine:
             raise InputError(f"there is no way '{execution}' to execute; choose from {', '.join(get_args(Execution))}.")
         self.network, self.execution, self.seed = network, execution, seed
         self._seconds: dict[tuple[int, Execution], list[float]] = defaultdict(list)
-        self._recordings: OrderedDict[tuple[int, type[DirectLocalities]], Recording] = OrderedDict()
+        self._recordings: OrderedDict[tuple[int, type[DirectLocalities]], Replay[Walk]] = OrderedDict()
         self._run: dict[Execution, Callable[[Tensor, StopRule | None], Walk]] = {
             "sequential": self._sequential,
             "parallel": self._parallel,
@@ -91,28 +91,15 @@ class Engine:
         return whole if stop is None else cut_short(self.network, whole, stop)
 
     def _graph(self, localities: type[DirectLocalities], images: Tensor, stop: StopRule | None) -> Walk:
+        network, order = self.network, self._order()
         kept, key = self._recordings, (len(images), localities)
         if key not in kept:
             if len(kept) == RECORDINGS:
                 kept.popitem(last=False)
-            kept[key] = Recording(self.network, localities, images, self._order())
+            kept[key] = Replay(lambda some: walk(network, localities(network, some), order), images.device, [images])
         kept.move_to_end(key)  # the one used longest ago goes first
-        whole = kept[key].play(images)
+        whole = Walk.join([kept[key](images)])  # a copy: the next replay overwrites what was recorded
         return whole if stop is None else cut_short(self.network, whole, stop)
-
-
-class Recording:
-    """A walk of T steps over images of one shape as one CUDA graph."""
-
-    def __init__(self, network: ERPCNet, localities: type[DirectLocalities], images: Tensor, order: Order) -> None:
-        self._images = images.clone()
-        self._graph, self._walk = record(lambda: walk(network, localities(network, self._images), order), images.device)
-
-    def play(self, images: Tensor) -> Walk:
-        """The same walk over other images."""
-        self._images.copy_(images)
-        self._graph.replay()
-        return Walk.join([self._walk])  # a copy: the next replay overwrites what was recorded
 
 
 def _now(device: torch.device) -> float:

@@ -25,10 +25,9 @@ class Learner:
     """
 
     def __init__(
-        self, policy: ActorCritic, settings: Stage2Settings, device: torch.device, recorded: bool | None = None
+        self, policy: ActorCritic, settings: Stage2Settings, device: torch.device, recorded: bool = False
     ) -> None:
-        self._policy, self._settings = policy, settings
-        self._recorded = device.type == "cuda" if recorded is None else recorded
+        self._settings, self._recorded = settings, recorded
         self._optimizer = torch.optim.Adam(
             policy.parameters(), lr=settings.lr, capturable=self._recorded, fused=device.type == "cuda"
         )
