@@ -9,7 +9,7 @@ from conftest import small_network
 from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
-from erpcnet.model import ERPCNet
+from erpcnet.model import ERPCNet, Variant
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
 from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy, walk_test
 from erpcnet.recording import WARMING, Recorded
@@ -203,6 +203,31 @@ def test_frozen_norms_keep_their_statistics_and_the_kernels_own_do_not(
     changed = {name for name in start if name.endswith("running_mean") and not torch.equal(start[name], end[name])}
     assert changed == {name for name in start if name.endswith("running_mean") and name.startswith("local.partial.")}
     assert not torch.equal(start["backbone.last.0.residual.0.weight"], end["backbone.last.0.residual.0.weight"])
+
+
+def test_what_is_early_stays_as_it_was_pretrained(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    config = replace(tiny_config, stage1=replace(tiny_config.stage1, freeze_early=True))
+    start = create_network(config, len(dataset.attribute_names)).state_dict()
+    network = train_localities(open_workshop(config, dataset), dataset, Log())
+    end = network.state_dict()
+    same = {name for name in start if name.startswith("backbone.") and torch.equal(start[name], end[name])}
+    # The small backbone's trunk: stem, layer1 (both finer than e^{n-1}) and layer2, which computes it.
+    early = {name for name in start if name.startswith(("backbone.trunk.0.", "backbone.trunk.1."))}
+    assert early <= same
+    assert "backbone.trunk.2.residual.0.weight" not in same
+    assert "backbone.trunk.2.residual.1.running_mean" not in same
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_a_separate_global_subnet_learns_what_globalnet_does(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    def trained(variant: Variant, separate: bool) -> dict[str, torch.Tensor]:
+        config = replace(tiny_config, variant=variant, stage1=replace(tiny_config.stage1, separate=separate))
+        return train_localities(open_workshop(config, dataset), dataset, Log()).state_dict()
+
+    alone, beside, together = trained("globalnet", False), trained("pcnet", True), trained("pcnet", False)
+    for name, value in alone.items():
+        torch.testing.assert_close(beside[name], value)
+    assert not torch.allclose(together["global_predictor.0.weight"], alone["global_predictor.0.weight"])
 
 
 @pytest.mark.parametrize(("batches", "rising"), [(1, 20), (110, 110)])

@@ -38,22 +38,6 @@ _HEADS = (
 _CONTAINERS = ("features", "stages", "blocks", "trunk_output")
 
 
-class SplitBackbone(nn.Module):
-    """A convolutional network as `trunk` and `last`.
-
-    `map_channels` and `channels` are the channels of e^{n-1} and of e^n.
-    """
-
-    def __init__(self, trunk: nn.Module, last: nn.Module, map_channels: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.trunk, self.last = trunk, last
-        self.map_channels, self.channels, self.stride = map_channels, channels, stride
-
-    def forward(self, images: Tensor) -> Tensor:
-        """images [N, 3, H, W] to e^n [N, channels, H / (2 stride), W / (2 stride)]."""
-        return self.last(self.trunk(images))
-
-
 class Chain(nn.Sequential):
     """Modules one after the other. torch.compile of torch 2.11 takes this forward whole, and torch's own in pieces."""
 
@@ -61,6 +45,28 @@ class Chain(nn.Sequential):
         for link in self:
             value = link(value)
         return value
+
+
+class SplitBackbone(nn.Module):
+    """A convolutional network as `trunk` and `last`.
+
+    `map_channels` and `channels` are the channels of e^{n-1} and of e^n; `finer` is how many of the trunk's links, from
+    the first, give finer maps than e^{n-1}.
+    """
+
+    def __init__(self, trunk: Chain, last: Chain, *, finer: int, map_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.trunk, self.last, self._finer = trunk, last, finer
+        self.map_channels, self.channels, self.stride = map_channels, channels, stride
+
+    @property
+    def early(self) -> list[nn.Module]:
+        """The stem and the first blocks: what comes before the resolution of e^{n-1}."""
+        return list(self.trunk)[: self._finer]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images [N, 3, H, W] to e^n [N, channels, H / (2 stride), W / (2 stride)]."""
+        return self.last(self.trunk(images))
 
 
 def create_backbone(name: str, weights: str = "none") -> SplitBackbone:
@@ -164,9 +170,10 @@ def split(network: nn.Module, name: str = "") -> SplitBackbone:
     return SplitBackbone(
         Chain(*links[:cut]),
         Chain(*links[cut:]),
-        at.shape[1],
-        value.shape[1],
-        128 // at.shape[-1],
+        finer=sum(found.shape[-1] > at.shape[-1] for found in maps),
+        map_channels=at.shape[1],
+        channels=value.shape[1],
+        stride=128 // at.shape[-1],
     )
 
 

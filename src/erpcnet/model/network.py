@@ -200,13 +200,19 @@ class ERPCNet(nn.Module):
         size = seen.shape[2]
         return F.pad(F.layer_norm(seen, [size]), (0, _aligned(size) - size)), beta
 
-    def forward(self, images: Tensor, cells: Tensor | None = None) -> Prediction:
-        """Stage I: all attributes for given cells [N, T], the joint ones after every prefix."""
+    def forward(self, images: Tensor, cells: Tensor | None = None, separate: bool = False) -> Prediction:
+        """Stage I: all attributes for given cells [N, T], the joint ones after every prefix.
+
+        `separate`: no gradient of a_l and a_j reaches the global subnet.
+        """
         glance = self.glance(images)
         if self.local is None or cells is None:
             return Prediction(glance.attributes, None, None)
-        localities = self.look(glance.surface, cells)
-        joint = self.joint.prefixes(glance.embedding, localities)
+        surface, embedding = glance.surface, glance.embedding
+        if separate:
+            surface, embedding = surface.detach(), embedding.detach()
+        localities = self.look(surface, cells)
+        joint = self.joint.prefixes(embedding, localities)
         return Prediction(glance.attributes, self.local.predictor(localities), joint)
 
     def scores(self, whole: Tensor, joint: Tensor | None, phi: Tensor) -> Tensor:

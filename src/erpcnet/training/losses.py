@@ -13,9 +13,11 @@ from erpcnet.training.settings import LossWeights
 class Stage1Loss(nn.Module):
     """The network together with its losses, so that several processes share one forward pass."""
 
-    def __init__(self, network: ERPCNet, weights: LossWeights, label_smoothing: float) -> None:
+    def __init__(
+        self, network: ERPCNet, weights: LossWeights, label_smoothing: float = 0.0, separate: bool = False
+    ) -> None:
         super().__init__()
-        self.network, self.weights, self.label_smoothing = network, weights, label_smoothing
+        self.network, self.weights, self.label_smoothing, self.separate = network, weights, label_smoothing, separate
 
     def forward(self, images: Tensor, cells: Tensor | None, labels: Tensor, phi: Tensor) -> dict[str, Tensor]:
         """L_erpc = L_g + L_l + L_j + L_m, as `total` and one by one.
@@ -23,14 +25,15 @@ class Stage1Loss(nn.Module):
         labels [N] are rows of phi [S, A], the seen classes' attributes, or shares of all of them [N, S].
         """
         network, weights = self.network, self.weights
-        whole, local, joint = network(images, cells)
+        whole, local, joint = network(images, cells, self.separate)
         losses = {"global": self._cross_entropy(network.global_fit(whole, phi), labels)}
         total = weights.whole * losses["global"]
         if local is not None and joint is not None:
             losses["local"] = self._cross_entropy(network.local_fit(local, phi), labels)
             # Inference may stop after any step, so every prefix has to predict.
             losses["joint"] = self._cross_entropy(network.joint_fit(joint, phi), labels)
-            highlight = torch.cat([whole[:, None], local], dim=1).amax(dim=1)
+            beside = whole.detach() if self.separate else whole
+            highlight = torch.cat([beside[:, None], local], dim=1).amax(dim=1)
             losses["highlight"] = self._cross_entropy(network.highlight_fit(highlight, phi), labels)
             total = total + weights.local * losses["local"] + weights.joint * losses["joint"]
             total = total + weights.highlight * losses["highlight"]

@@ -54,6 +54,10 @@ class Stage1Settings:
     """Blend every image and its label with another's, by a share drawn from Beta(mixup, mixup); 0: not at all."""
     freeze_norms: bool = False
     """The batch norms of the pretrained parts keep the statistics that they were pretrained with."""
+    freeze_early: bool = False
+    """What comes before the resolution of e^{n-1}, the stem and the first blocks, stays as it was pretrained."""
+    separate: bool = False
+    """f_G learns from L_g alone, as GlobalNet's does: localities and joint head read from it and do not change it."""
     weights: LossWeights = field(default_factory=LossWeights)
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 
 from erpcnet.data import ImageFeed, ZeroShotDataset
-from erpcnet.model import ERPCNet
+from erpcnet.model import ERPCNet, SplitBackbone
 from erpcnet.progress import bar
 from erpcnet.training.averaging import AveragedWeights, batch_norms, refresh_batch_norm
 from erpcnet.training.log import Log
@@ -74,7 +74,9 @@ def train_stage1(
     schedule = _schedule(optimizer, settings, batches)
     if network.policy is not None:
         network.policy.requires_grad_(False)
-    objective = Stage1Loss(network, settings.weights, settings.label_smoothing)
+    for link in _early(network, settings):
+        link.requires_grad_(False)
+    objective = Stage1Loss(network, settings.weights, settings.label_smoothing, settings.separate)
     objective, optimizer = accelerator.prepare(objective, optimizer)
     # Several processes exchange gradients on the way, which is not recorded.
     recorded = network.graphs and device.type == "cuda" and share[1] == 1
@@ -116,7 +118,13 @@ def train_stage1(
 
 def _frozen(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
     """The parts whose norms keep their statistics."""
-    return network.pretrained if settings.freeze_norms else []
+    return network.pretrained if settings.freeze_norms else _early(network, settings)
+
+
+def _early(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
+    """The parts that stay as they were pretrained."""
+    backbones = [part for part in network.pretrained if isinstance(part, SplitBackbone)]
+    return [link for part in backbones for link in part.early] if settings.freeze_early else []
 
 
 def mix(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
