@@ -41,6 +41,15 @@ def test_variants_share_stage_one_to_the_bit(tiny_config: Config, dataset: ZeroS
     assert all(torch.equal(plain[name], other[name]) for name in plain)
 
 
+def test_a_separate_global_subnet_is_globalnets_row(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    config = replace(tiny_config, stage1=replace(tiny_config.stage1, separate=True))
+    (alone,) = run_ablation(config, dataset, [0], ["GlobalNet"])
+    beside, pcnet = run_ablation(config, dataset, [0], ["GlobalNet", "PCNet"])
+    timed = {"images_per_second"}
+    assert {k: v for k, v in alone.items() if k not in timed} == {k: v for k, v in beside.items() if k not in timed}
+    assert pcnet["t1_global"] == beside["t1"]
+
+
 def test_given_settings_need_no_fold(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     model = replace(tiny_config.model, sigma=0.3, delta=1.5)
     methods = ["GlobalNet", "ERPCNet"]

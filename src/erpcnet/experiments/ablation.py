@@ -1,7 +1,8 @@
 """The ablation: GlobalNet, PCNet, RPCNet and ERPCNet, and the orders a learned policy has to beat.
 
 Per seed, GlobalNet is trained alone, and Stage I once for the other three: the same seed gives them the same
-Stage I weights, whichever of them is trained. Each is trained twice, without the validation classes (to choose
+Stage I weights, whichever of them is trained. Where the global subnet learns separately (`stage1.separate`), their
+Stage I holds GlobalNet's too, and once is enough. Each is trained twice, without the validation classes (to choose
 sigma and delta, unless both are given) and with them.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -69,6 +71,10 @@ class Pair(NamedTuple):
     fold: Trained | None
     final: Trained
 
+    def each(self, change: Callable[[Trained], Trained]) -> Pair:
+        """The same change to both."""
+        return Pair(None if self.fold is None else change(self.fold), change(self.final))
+
 
 def literal(config: Config) -> Config:
     """The paper's policy and reward, to the letter, on the same Stage I."""
@@ -87,10 +93,11 @@ def run_ablation(
     for seed in seeds:
         console.print(f"seed {seed}")
         shop = open_workshop(replace(config, seed=seed), dataset)
+        pair = _stage1(shop, "pcnet") if set(methods) - {"GlobalNet"} else None
         if "GlobalNet" in methods:
-            yield _row(shop, "GlobalNet", _stage1(shop, "globalnet"), lambda _: RandomOrder(0))
-        if set(methods) - {"GlobalNet"}:
-            yield from _localities(shop, methods)
+            yield _row(shop, "GlobalNet", _globalnet(shop, pair), lambda _: RandomOrder(0))
+        if pair is not None:
+            yield from _localities(shop, pair, methods)
 
 
 def _stage1(shop: Workshop, variant: Variant) -> Pair:
@@ -113,8 +120,7 @@ def _train(shop: Workshop, dataset: ZeroShotDataset) -> Trained:
     return Trained(network, dataset, tables, training, rate)
 
 
-def _localities(shop: Workshop, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
-    pair = _stage1(shop, "pcnet")
+def _localities(shop: Workshop, pair: Pair, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
     seed = shop.config.seed
     orders: dict[str, Callable[[Trained], Order]] = {
         "PCNet": lambda _: RandomOrder(seed),
@@ -132,9 +138,7 @@ def _localities(shop: Workshop, methods: Sequence[str]) -> Iterator[dict[str, An
             yield _row(shop, name, pair, orders[name])
         elif name in policies:
             variant, config = policies[name]
-            own = replace(shop, config=replace(config, variant=variant))
-            fold = None if pair.fold is None else _with_policy(own, pair.fold)
-            taught = Pair(fold, _with_policy(own, pair.final))
+            taught = pair.each(partial(_with_policy, replace(shop, config=replace(config, variant=variant))))
             yield _row(shop, name, taught, lambda trained: usual_order(trained.network, seed))
         elif name == "oracle":
             # It knows the labels of the unseen classes' images alone, and takes all T steps.
@@ -142,15 +146,28 @@ def _localities(shop: Workshop, methods: Sequence[str]) -> Iterator[dict[str, An
             yield _row(shop, name, Pair(None, unseen), _oracle)
 
 
-def _with_policy(shop: Workshop, trained: Trained) -> Trained:
-    """The same Stage I with a policy of its own, trained."""
-    config, stage1 = shop.config, trained.network
+def _globalnet(shop: Workshop, pcnet: Pair | None) -> Pair:
+    """GlobalNet trained alone, or, if it comes to the same, the global subnet of a PCNet that is there already."""
+    if pcnet is None or not shop.config.stage1.separate:
+        return _stage1(shop, "globalnet")
+    return pcnet.each(lambda trained: replace(trained, network=_as_variant(shop, trained, "globalnet")))
+
+
+def _as_variant(shop: Workshop, trained: Trained, variant: Variant) -> ERPCNet:
+    """Another variant with the same Stage I; what only that one has is drawn from the seed."""
+    config = shop.config
     torch.manual_seed(config.seed)
     model = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
-    network = ERPCNet(model, len(trained.dataset.attribute_names), config.data.image_size, config.variant)
-    missing = network.load_state_dict(stage1.state_dict(), strict=False).missing_keys
+    network = ERPCNet(model, len(trained.dataset.attribute_names), config.data.image_size, variant)
+    missing = network.load_state_dict(trained.network.state_dict(), strict=False).missing_keys
     assert all(name.startswith("policy.") for name in missing)
-    network = prepare(network.to(shop.accelerator.device), config).eval()
+    return prepare(network.to(shop.accelerator.device), config).eval()
+
+
+def _with_policy(shop: Workshop, trained: Trained) -> Trained:
+    """The same Stage I with a policy of its own, trained."""
+    config = shop.config
+    network = _as_variant(shop, trained, config.variant)
     assert trained.training is not None
     train_stage2(
         network,
