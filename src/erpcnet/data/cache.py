@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,20 +82,13 @@ def fingerprint(dataset: ZeroShotDataset, size: int) -> str:
 
 def _build(dataset: ZeroShotDataset, size: int, folder: Path, key: str, workers: int | None) -> None:
     """Decode into a file of another name and rename it last: a killed build leaves nothing that is read."""
-    count = len(dataset.image_paths)
     for stale in folder.glob(f".building-{key}-*"):
         stale.unlink()  # of a build that was killed: whoever builds this key holds its lock
     handle, name = tempfile.mkstemp(prefix=f".building-{key}-", suffix=".npy", dir=folder)
     os.close(handle)
     work = Path(name)
     try:
-        pixels = np.lib.format.open_memmap(work, mode="w+", dtype=np.uint8, shape=(count, 3, size, size))
-        shapes = np.empty((count, 2), dtype=np.float32)
-        for row, (picture, shape) in enumerate(_decoded(dataset, size, workers)):
-            pixels[row] = picture
-            shapes[row] = shape
-        pixels.flush()
-        del pixels
+        shapes = _decode(dataset, size, work, workers)
         work.replace(folder / f"{key}.npy")
     finally:
         work.unlink(missing_ok=True)
@@ -106,19 +98,36 @@ def _build(dataset: ZeroShotDataset, size: int, folder: Path, key: str, workers:
     partial.replace(folder / f"{key}.json")
 
 
-def _decoded(dataset: ZeroShotDataset, size: int, workers: int | None) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
-    boxes = dataset.boxes if dataset.boxes is not None else [None] * len(dataset.image_paths)
-    jobs = [(dataset.root / name, box, size) for name, box in zip(dataset.image_paths, boxes, strict=True)]
-    # Threads suffice: Pillow decodes and resizes without holding the interpreter's lock.
+def _decode(dataset: ZeroShotDataset, size: int, file: Path, workers: int | None) -> npt.NDArray[np.float32]:
+    """Every image into `file`; returns their shapes.
+
+    Threads suffice: Pillow decodes and resizes, and NumPy copies, without holding the interpreter's lock. Each writes
+    what it decoded: if one wrote for all, the others would wait for it.
+    """
+    count = len(dataset.image_paths)
+    pixels = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=(count, 3, size, size))
+    shapes = np.empty((count, 2), dtype=np.float32)
+
+    def store(row: int) -> None:
+        picture = load_image(dataset.root / dataset.image_paths[row], _box(dataset, row))
+        shapes[row] = picture.height, picture.width
+        pixels[row] = _squeeze(picture, size)
+
     with ThreadPoolExecutor(max_workers=workers or os.cpu_count()) as pool:
-        yield from track(pool.map(_squeeze, jobs), total=len(jobs), what="Decoding images")
+        for _ in track(pool.map(store, range(count)), total=count, what="Decoding images"):
+            pass
+    pixels.flush()
+    return shapes
 
 
-def _squeeze(job: tuple[Path, npt.NDArray[np.int64] | None, int]) -> tuple[np.ndarray, tuple[int, int]]:
-    path, box, size = job
-    picture = load_image(path, box)
+def _box(dataset: ZeroShotDataset, row: int) -> npt.NDArray[np.int64] | None:
+    return None if dataset.boxes is None else dataset.boxes[row]
+
+
+def _squeeze(picture: Image.Image, size: int) -> npt.NDArray[np.uint8]:
+    """The whole picture as a square [3, size, size]."""
     small = picture.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    return np.asarray(small).transpose(2, 0, 1), (picture.height, picture.width)
+    return np.asarray(small).transpose(2, 0, 1)
 
 
 def _forget_others(folder: Path, key: str, name: str, size: int) -> None:
