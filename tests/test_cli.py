@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 import erpcnet
-from erpcnet.cli import main
+from erpcnet.cli import main, print_metrics
 from erpcnet.config import about_preset, list_presets, load_config
 from erpcnet.errors import InputError
 from erpcnet.pipeline import create_network
@@ -340,3 +340,14 @@ def test_presets_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str
     assert all(name in told for name in list_presets())
     assert "Anyone's own photographs" in told
     assert all(about_preset(name) for name in list_presets())
+
+
+def test_a_narrow_terminal_cuts_no_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {"t1": 0.123, "t1_per_image": 0.234, "u": 0.345, "s": 0.456, "h": 0.567, "ausuc": None}
+    row |= {"mean_steps": 6.0, "sigma": None, "delta": 12.34, "protocol": "validation"}
+    print_metrics([{**row, "variant": "a variant of a long name"}], title="figures")
+    printed = capsys.readouterr().out
+    for figure in ("12.3", "23.4", "34.5", "45.6", "56.7", "6.00", "never", "12.34"):
+        assert figure in printed
+    assert "long name" in " ".join(printed.split())

@@ -374,13 +374,15 @@ def _presets(words: list[str]) -> int:
 def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
     """Figures in per cent, a row a run."""
     protocols = " and ".join(sorted({row["protocol"] for row in rows}))
-    table = Table(title=title, caption=f"per cent; sigma and delta: {protocols}", box=SIMPLE_HEAD, pad_edge=False)
+    caption = f"per cent; sigma and delta: {protocols}"
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     percent = {"t1": "T1", "t1_per_image": "T1/image", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
-    for name in ("variant", *percent.values(), "steps", "sigma", "delta"):
-        table.add_column(name, justify="left" if name == "variant" else "right", no_wrap=True)
+    table.add_column("variant", overflow="fold")  # in a narrow terminal a name takes two lines, and no figure is cut
+    for name in (*percent.values(), "steps", "sigma", "delta"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
-        shares = [f"{100 * row[name]:.1f}" for name in percent]
+        shares = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in percent]
         steps, delta = f"{row['mean_steps']:.2f}", f"{row['delta']:.2f}"
         table.add_row(row["variant"], *shares, steps, sigma, delta)
     Console().print(table)

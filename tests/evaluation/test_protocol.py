@@ -84,6 +84,16 @@ def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) ->
     assert metrics.to_json()["sigma"] is None
 
 
+def test_without_images_of_seen_classes_nothing_is_said_of_both(shop: Workshop) -> None:
+    dataset = replace(shop.dataset, test_seen=shop.dataset.test_seen[:0])
+    network = create_network(shop.config, len(dataset.attribute_names)).eval().to(shop.accelerator.device)
+    tables = build_test_tables(network, dataset, shop.feed, 32)
+    walks = walk_tables(network, dataset, tables, usual_order(network, 0))
+    metrics = measure(walks, Settings(0.5, 0.3, "fixed"), seed=0)
+    assert (metrics.u, metrics.s, metrics.h, metrics.ausuc) == (None,) * 4
+    assert metrics.t1 >= 0
+
+
 @pytest.mark.parametrize(("lean", "expected"), [(1.5, 1.5), (-1.5, 0.0)])
 def test_the_chosen_delta_is_the_best_one_that_is_no_bonus(lean: float, expected: float) -> None:
     """Two seen classes (0, 1) and two unseen (2, 3); the right class has 1 more than the other of its kind, and seen

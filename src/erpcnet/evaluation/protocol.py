@@ -35,14 +35,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What `metrics.json` holds: accuracies and areas as shares of 1."""
+    """What `metrics.json` holds: accuracies and areas as shares of 1; None without test images of seen classes."""
 
     t1: float
     t1_per_image: float
-    u: float
-    s: float
-    h: float
-    ausuc: float
+    u: float | None
+    s: float | None
+    h: float | None
+    ausuc: float | None
     delta: float
     sigma: float
     mean_steps: float
@@ -195,18 +195,19 @@ def measure(walks: EvaluationWalks, settings: Settings, seed: int) -> Metrics:
     classes = torch.from_numpy(dataset.unseen).to(labels.device)
     scores, steps = walks.stopped_scores("unseen", dataset.unseen, settings.sigma)
     predicted = classes[scores.argmax(dim=1)]
-    u = s = ausuc = 0.0
+    u = s = h = ausuc = None
     if walks.seen is not None:
         seen, unseen = (_stacked(walks, which, settings.sigma) for which in ("seen", "unseen"))
         u = per_class_accuracy(unseen.predict(settings.delta), labels)
         s = per_class_accuracy(seen.predict(settings.delta), walks.labels("seen"))
+        h = harmonic_mean(u, s)
         ausuc = seen_unseen_curve(walks, settings.sigma).ausuc()
     return Metrics(
         t1=per_class_accuracy(predicted, labels),
         t1_per_image=per_image_accuracy(predicted, labels),
         u=u,
         s=s,
-        h=harmonic_mean(u, s),
+        h=h,
         ausuc=ausuc,
         delta=settings.delta,
         sigma=settings.sigma,

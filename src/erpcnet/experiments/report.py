@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from erpcnet.experiments.bench import ratios
 from erpcnet.experiments.rows import Rows, read_rows
 
-GZSL = ("u", "s", "h", "h_peer", "ausuc")
+FIGURES = ("t1", "t1_per_image", "u", "s", "h", "h_peer", "ausuc")
 # What a GPU has to reach: a ratio of the bench, the most it may be, or with a minus the least.
 BARS = {
     "stage II: tables against direct": 1 / 20,
@@ -46,8 +46,7 @@ def ablation_tables(rows: Rows) -> str:
         [
             (
                 method,
-                *(spread(own[method], column) for column in ("t1", "t1_per_image")),
-                *(spread(own[method], column) if method != "oracle" else "" for column in GZSL),
+                *(spread(own[method], column) for column in FIGURES),
                 spread(own[method], "mean_steps", scale=1, digits=2),
             )
             for method in methods

@@ -19,6 +19,9 @@ class AveragedWeights(Generic[Network]):
 
     def __init__(self, network: Network, decay: float) -> None:
         self.network = copy.deepcopy(network).requires_grad_(False)
+        for module in self.network.modules():
+            if isinstance(module, nn.RNNBase):
+                module.flatten_parameters()  # a copy's weights lie apart, and cuDNN would gather them at every call
         self.decay, self.steps = decay, 0
 
     @torch.no_grad()
