@@ -1,4 +1,4 @@
-"""HardNet against a plain crop; the other variants are checked part by part."""
+"""HardNet against a plain crop, and what localities see; the rest is checked part by part."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import copy
 import torch
 
 from conftest import small_network
-from erpcnet.model.network import patch_grid
-from erpcnet.model.settings import PatchSettings
+from erpcnet.model.network import ERPCNet, patch_grid
+from erpcnet.model.settings import BackboneSettings, LocalSettings, ModelSettings, PatchSettings
 
 
 def test_hardnets_places_are_the_papers_patches() -> None:
@@ -51,3 +51,29 @@ def test_a_compiled_network_is_the_same_network() -> None:
     assert len(ran) == 3  # the trunk, the last block and the local subnet
     torch.testing.assert_close(found.joint, expected.joint)
     assert list(network.state_dict()) == list(plain.state_dict())  # a run reads the same either way
+
+
+@torch.inference_mode()
+def test_localities_of_two_blocks_lie_where_those_of_one_do_and_see_less() -> None:
+    torch.manual_seed(0)
+    one, two = _with_blocks(1), _with_blocks(2)
+    assert one.grid.shape == two.grid.shape
+    assert (2 * one.grid.window, 2 * one.grid.stride) == (two.grid.window, two.grid.stride)
+    image = torch.rand(1, 3, 224, 224)
+    changed = image.clone()
+    changed[..., 144:] = 0  # the first window covers 80 pixels; a place of the finer map sees 50 pixels around it
+    first = torch.zeros(1, 1, dtype=torch.long)
+
+    def moved(network: ERPCNet) -> float:
+        before, after = (network.look(network.glance(view).surface, first) for view in (image, changed))
+        return float((after - before).abs().max())
+
+    assert moved(one) > 0
+    assert moved(two) == 0
+
+
+def _with_blocks(blocks: int) -> ERPCNet:
+    settings = ModelSettings(
+        backbone=BackboneSettings(name="resnet18", weights="none"), local=LocalSettings(blocks=blocks)
+    )
+    return ERPCNet(settings, attributes=5, image_size=224, variant="pcnet").eval()

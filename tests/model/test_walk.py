@@ -89,10 +89,12 @@ def test_an_image_that_stops_costs_no_further_work(network: ERPCNet, images: tor
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("answer", ["union", "growing", "joint"])
 @pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
 def test_stopping_while_walking_answers_as_stopping_afterwards(
-    network: ERPCNet, images: torch.Tensor, quantile: float
+    images: torch.Tensor, quantile: float, answer: str
 ) -> None:
+    network = small_network(answer=answer)
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)), dim=1)
     full = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy))
     of_joint, of_global = network.joint_fit(full.joint, phi), network.global_fit(full.whole, phi)
@@ -101,8 +103,11 @@ def test_stopping_while_walking_answers_as_stopping_afterwards(
     scores, steps = stopped_scores(network, full, phi, sigma)
     stopped = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy), stop=StopRule(sigma, phi))
     assert torch.equal(steps, stopped.steps)
-    last = stopped.joint[torch.arange(len(images)), stopped.steps - 1]
-    torch.testing.assert_close(scores, network.scores(stopped.whole, last[:, None], phi)[:, 0], atol=1e-3, rtol=1e-3)
+    for image, taken in enumerate(steps.tolist()):
+        of_last = network.joint_fit(stopped.joint[image, taken - 1], phi)
+        share = {"union": 1, "growing": taken / 6, "joint": 1}[answer]
+        expected = share * of_last + (0 if answer == "joint" else of_global[image])
+        torch.testing.assert_close(scores[image], expected, atol=1e-3, rtol=1e-3)
 
 
 @torch.inference_mode()

@@ -29,7 +29,7 @@ class OracleOrder:
         for cell in range(cells):
             seen = self._localities.look(rows, torch.full_like(rows, cell))
             joint = network.joint.read(network.joint.add(self._state, seen, self._step))
-            scores = network.combine(self._whole, network.joint_fit(joint, self._phi))
+            scores = network.combine(self._whole, network.joint_fit(joint, self._phi), self._step + 1)
             sure = scores.softmax(dim=1).gather(1, self._labels[:, None])[:, 0]
             sure = sure.masked_fill(visited[:, cell], -1.0)
             better = sure > best

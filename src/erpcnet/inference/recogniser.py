@@ -163,7 +163,7 @@ class Recogniser:
         combined, chances = [of_global], [of_global.softmax(dim=1)]
         for step in range(self.network.steps):
             of_joint = self.network.joint_fit(seen.joint[:, step], phi)
-            combined.append(self.network.combine(of_global, of_joint))
+            combined.append(self.network.combine(of_global, of_joint, step + 1))
             chances.append((of_global.softmax(dim=1) + of_joint.softmax(dim=1)) / 2)
         mixed = bool(is_seen.any()) and not bool(is_seen.all())
         answers = [stack(u, is_seen).predict(self.delta) if mixed else u.argmax(dim=1) for u in combined]

@@ -1,7 +1,7 @@
 """Backbones of torchvision and timm, parted before their last block.
 
-f_G = {C^1, ..., C^n}: `trunk` computes e^{n-1}, the map that localities are cut from, and `last` is C^n. The
-last block begins where the resolution drops for the last time.
+f_G = {C^1, ..., C^n}: `trunk` computes e^{n-1}, the map that localities are cut from, and `last` is C^n. A block
+begins where the resolution drops.
 """
 
 from __future__ import annotations
@@ -50,37 +50,38 @@ class Chain(nn.Sequential):
 class SplitBackbone(nn.Module):
     """A convolutional network as `trunk` and `last`.
 
-    `map_channels` and `channels` are the channels of e^{n-1} and of e^n; `finer` is how many of the trunk's links, from
+    `map_channels` and `channels` are the channels of the map between them and of e^n; `early` is how many links, from
     the first, give finer maps than e^{n-1}.
     """
 
-    def __init__(self, trunk: Chain, last: Chain, *, finer: int, map_channels: int, channels: int, stride: int) -> None:
+    def __init__(self, trunk: Chain, last: Chain, *, early: int, map_channels: int, channels: int, stride: int) -> None:
         super().__init__()
-        self.trunk, self.last, self._finer = trunk, last, finer
+        self.trunk, self.last, self._early = trunk, last, early
         self.map_channels, self.channels, self.stride = map_channels, channels, stride
 
     @property
     def early(self) -> list[nn.Module]:
         """The stem and the first blocks: what comes before the resolution of e^{n-1}."""
-        return list(self.trunk)[: self._finer]
+        return [*self.trunk, *self.last][: self._early]
 
     def forward(self, images: Tensor) -> Tensor:
-        """images [N, 3, H, W] to e^n [N, channels, H / (2 stride), W / (2 stride)]."""
+        """images [N, 3, H, W] to e^n [N, channels, H', W']."""
         return self.last(self.trunk(images))
 
 
-def create_backbone(name: str, weights: str = "none") -> SplitBackbone:
+def create_backbone(name: str, weights: str = "none", blocks: int = 1) -> SplitBackbone:
     """A backbone by name: one of `list_backbones()`, a torchvision name, or `timm/NAME`.
 
-    `weights` is `none`, `default` (the library's own, downloaded on first use) or a path to a file.
+    `weights` is `none`, `default` (the library's own, downloaded on first use) or a path to a file; `blocks` is how
+    many blocks `last` holds.
     """
     packaged = resources.files("erpcnet.model") / "weights" / f"{name}.safetensors"
     if weights == "default" and name in _OWN and packaged.is_file():
         with resources.as_file(packaged) as path:
-            return create_backbone(name, str(path))
-    backbone = split(network := _create(name, pretrained=False), name)
+            return create_backbone(name, str(path), blocks)
+    backbone = split(network := _create(name, pretrained=False), name, blocks)
     if weights == "default":  # only now that it is known to fit: the download may be large
-        return split(_create(name, pretrained=True), name)
+        return split(_create(name, pretrained=True), name, blocks)
     if weights != "none":
         load_backbone_weights(network, Path(weights))  # the backbone holds the same modules
     return backbone
@@ -140,8 +141,8 @@ def load_backbone_weights(network: nn.Module, path: Path) -> None:
     network.load_state_dict(fitting, strict=False)
 
 
-def split(network: nn.Module, name: str = "") -> SplitBackbone:
-    """Part a network before the block in which its resolution drops last; checked on a probe."""
+def split(network: nn.Module, name: str = "", blocks: int = 1) -> SplitBackbone:
+    """Part a network before its last `blocks`, each of which begins where the resolution drops; checked on a probe."""
     problem = InputError(
         f"backbone '{name or type(network).__name__}' gives no convolutional feature map that can be parted before its "
         "last block; choose a convolutional one, such as resnet101, timm/convnext_tiny or timm/efficientnet_b0."
@@ -162,19 +163,35 @@ def split(network: nn.Module, name: str = "") -> SplitBackbone:
     network.train()
     if value.dim() != 4 or value.shape != truth.shape or not torch.allclose(value, truth, atol=1e-4):
         raise problem
-    finer = [number for number, found in enumerate(maps) if found.shape[-1] > value.shape[-1]]
-    if not finer or not 1 < value.shape[-1] < 64 or maps[finer[-1]].dim() != 4:
+    ends = _block_ends(maps)
+    if len(ends) < 2 or not 1 < value.shape[-1] < 64:
         raise problem
-    cut = finer[-1] + 1
+    if blocks >= len(ends):
+        raise InputError(
+            f"backbone '{name or type(network).__name__}' has {len(ends)} blocks, so localities may run through the "
+            f"last {len(ends) - 1} at most; model.local.blocks is {blocks}."
+        )
+    cut = ends[blocks] + 1
     at = maps[cut - 1]
+    if at.dim() != 4:
+        raise problem
     return SplitBackbone(
         Chain(*links[:cut]),
         Chain(*links[cut:]),
-        finer=sum(found.shape[-1] > at.shape[-1] for found in maps),
+        early=ends[2] + 1 if len(ends) > 2 else 0,
         map_channels=at.shape[1],
         channels=value.shape[1],
         stride=128 // at.shape[-1],
     )
+
+
+def _block_ends(maps: list[Tensor]) -> list[int]:
+    """The last link of every block, from the last block on: those that share a resolution are one."""
+    ends = [len(maps) - 1]
+    for number in range(len(maps) - 2, -1, -1):
+        if maps[number].shape[-1] > maps[ends[-1]].shape[-1]:
+            ends.append(number)
+    return ends
 
 
 def _links(network: nn.Module) -> list[nn.Module]:

@@ -117,7 +117,7 @@ class ERPCNet(nn.Module):
         self.precision: torch.dtype | None = None
         # Whether training on a GPU records its steps as CUDA graphs.
         self.graphs = True
-        self.backbone = create_backbone(settings.backbone.name, settings.backbone.weights)
+        self.backbone = create_backbone(settings.backbone.name, settings.backbone.weights, settings.local.blocks)
         channels = self.backbone.channels
         patches = variant == "hardnet"
         self.grid = (
@@ -218,11 +218,16 @@ class ERPCNet(nn.Module):
     def scores(self, whole: Tensor, joint: Tensor | None, phi: Tensor) -> Tensor:
         """Compatibility of the answer with each class: a_g [N, A], a_j [N, T, A] to [N, T, C] (or [N, C])."""
         of_global = self.global_fit(whole, phi)
-        return of_global if joint is None else self.combine(of_global[:, None], self.joint_fit(joint, phi))
+        if joint is None:
+            return of_global
+        return self.combine(of_global[:, None], self.joint_fit(joint, phi), looks_of(joint))
 
-    def combine(self, of_global: Tensor, of_joint: Tensor) -> Tensor:
-        """Scores of the answer: a = a_j + a_g (paper), or a_j alone."""
-        return of_joint if self.settings.answer == "joint" else of_joint + of_global
+    def combine(self, of_global: Tensor, of_joint: Tensor, looks: Tensor | int) -> Tensor:
+        """Scores of the answer after so many looks: a_j + a_g (paper), less of a_j after few looks, or a_j alone."""
+        answer = self.settings.answer
+        if answer == "joint":
+            return of_joint
+        return (of_joint * (looks / self.steps) if answer == "growing" else of_joint) + of_global
 
     def centre_attributes(self, phi: Tensor) -> None:
         """Measure cosines from the mean of these classes, the seen ones [S, A]."""
@@ -252,6 +257,11 @@ class ERPCNet(nn.Module):
     def _compatibility(self) -> Compatibility:
         settings = self.settings
         return Compatibility(self._attributes, settings.compatibility, settings.scale, settings.learned_scale)
+
+
+def looks_of(joint: Tensor, first: int = 1) -> Tensor:
+    """How many looks each of a_j [N, T, A] comes after, [T, 1], if the first of them comes after `first`."""
+    return torch.arange(first, first + joint.shape[1], device=joint.device)[:, None]
 
 
 def _aligned(size: int) -> int:

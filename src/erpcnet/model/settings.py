@@ -30,6 +30,9 @@ class BackboneSettings:
 class LocalSettings:
     """Windows of e^{n-1} and the partial convolution on them."""
 
+    blocks: int = 1
+    """How many of the backbone's last blocks C_l copies, and windows are cut before. 1 is the paper's; 2 cuts them from
+    a finer map, whose places see less of what is around them."""
     window: int = 5
     """k, on a map of `reference_map` a side."""
     stride: int = 3
@@ -50,7 +53,7 @@ class LocalSettings:
     """`model.pooling`, over the places of a window (and of HardNet's patches)."""
 
     def __post_init__(self) -> None:
-        for name in ("window", "stride", "kernel"):
+        for name in ("blocks", "window", "stride", "kernel"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.local.{name} is {getattr(self, name)}; it must be at least 1.")
         if self.padding < 0 or self.reference_map < 0:
@@ -132,8 +135,9 @@ class ModelSettings:
     pooling: float = 1.0
     """e_g is the generalised mean of this power over the places of the last map: 1 is the mean, as in the paper; the
     larger, the nearer to the largest."""
-    answer: Literal["union", "joint"] = "union"
-    """What is compared with the classes: a_j + a_g, as in the paper, or a_j alone."""
+    answer: Literal["union", "growing", "joint"] = "union"
+    """What is compared with the classes: a_j + a_g, as in the paper; `growing`, t/T a_j + a_g after t looks, as few
+    looks tell less than many; or a_j alone."""
     dropout: float = 0.0
     """Dropout of every predictor."""
     compatibility: CompatibilityKind = "cosine"

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from erpcnet.model.network import ERPCNet
+from erpcnet.model.network import ERPCNet, looks_of
 from erpcnet.model.policy import ActorCritic
 from erpcnet.model.reward import rewards, steps_taken
 
@@ -140,12 +140,14 @@ class StopRule:
     sigma: float
     phi: Tensor
 
-    def confidence(self, network: ERPCNet, whole: Tensor, joint: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    def confidence(
+        self, network: ERPCNet, whole: Tensor, joint: Tensor, beta: Tensor, first: int = 1
+    ) -> tuple[Tensor, Tensor]:
         """a_g [N, A], a_j [N, T, A], beta [N, T] to the answer's scores [N, T, C], and the reward [N, T] with the
-        predicted label in the true one's place.
+        predicted label in the true one's place; `first` is how many looks the first of them comes after.
         """
         of_joint, of_global = network.joint_fit(joint, self.phi), network.global_fit(whole, self.phi)
-        answer = network.combine(of_global[:, None], of_joint)
+        answer = network.combine(of_global[:, None], of_joint, looks_of(joint, first))
         return answer, rewards(of_joint, of_global, answer.argmax(dim=2), beta if network.uses_entropy else 1.0)
 
 
@@ -218,7 +220,8 @@ def walk(
             record.localities[rows, step] = latest
         visited = visited.scatter(1, cells[:, None], True)
         if stop is not None and step + 1 < steps:
-            going = stop.confidence(network, whole[rows], joint[:, None], beta[:, None])[1][:, 0] < stop.sigma
+            reward = stop.confidence(network, whole[rows], joint[:, None], beta[:, None], first=step + 1)[1][:, 0]
+            going = reward < stop.sigma
             if not going.all():
                 rows, latest, visited = rows[going], latest[going], visited[going]
                 state = type(state)(*(part[going] for part in state))
