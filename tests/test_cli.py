@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ from PIL import Image
 
 import erpcnet
 from erpcnet.cli import main, print_metrics
-from erpcnet.config import about_preset, list_presets, load_config
+from erpcnet.config import DEFAULTS, about_preset, list_presets, load_config
 from erpcnet.errors import InputError
 from erpcnet.pipeline import create_network
 
@@ -351,3 +352,20 @@ def test_a_narrow_terminal_cuts_no_figure(monkeypatch: pytest.MonkeyPatch, capsy
     for figure in ("12.3", "23.4", "34.5", "45.6", "56.7", "6.00", "never", "12.34"):
         assert figure in printed
     assert "long name" in " ".join(printed.split())
+
+
+def test_a_fingerprint_says_what_was_set_and_not_where_or_by_which_seed() -> None:
+    plain = load_config("cub")
+    assert load_config("cub", seed=3, variant="pcnet").fingerprint() == plain.fingerprint()
+    assert load_config("cub", stage1={"epochs": plain.stage1.epochs}).fingerprint() == plain.fingerprint()
+    assert load_config("cub", stage1={"epochs": 7}).fingerprint() != plain.fingerprint()
+    here, there, other = (
+        load_config("cub", model={"backbone": {"weights": file}}).fingerprint()
+        for file in ("here/resnet.pth", "there/resnet.pth", "here/other.pth")
+    )
+    assert here == there != other
+
+
+def test_settings_at_their_defaults_leave_no_fingerprint() -> None:
+    # So one more setting, at its default, changes none.
+    assert erpcnet.Config().fingerprint() == hashlib.sha256(f"defaults: {DEFAULTS}\n".encode()).hexdigest()[:8]

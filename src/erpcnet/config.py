@@ -22,6 +22,9 @@ from erpcnet.training.settings import Stage1Settings, Stage2Settings
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
+DEFAULTS = 1  # raise it when a default changes: the settings' fingerprints change with it
+UNCOUNTED = ("seed", "variant")
+
 
 @dataclass
 class Config:
@@ -51,10 +54,15 @@ class Config:
             raise InputError(f"stage2.ending '{self.stage2.ending}' ends episodes at sigma; set --model.sigma too.")
 
     def fingerprint(self) -> str:
-        """Eight characters that change with any setting but the seed, the variant and a file's folder."""
-        values = {**asdict(self), "seed": None, "variant": None}
-        values["model"]["backbone"]["weights"] = Path(self.model.backbone.weights).name
-        return hashlib.sha256(yaml.safe_dump(values, sort_keys=True).encode()).hexdigest()[:8]
+        """Eight characters that change with any setting but the seed, the variant and a file's folder.
+
+        What has its default does not count: so rows keep theirs when there are more settings than there were.
+        """
+        own, usual = _flat(asdict(self)), _flat(asdict(Config()))
+        own["model.backbone.weights"] = Path(self.model.backbone.weights).name
+        changed = {name: value for name, value in own.items() if value != usual[name] and name not in UNCOUNTED}
+        told = yaml.safe_dump({"defaults": DEFAULTS, **changed}, sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:8]
 
     def to_yaml(self) -> str:
         """All settings, as a file that `--config` takes."""
