@@ -386,7 +386,3 @@ def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
         steps, delta = f"{row['mean_steps']:.2f}", f"{row['delta']:.2f}"
         table.add_row(row["variant"], *shares, steps, sigma, delta)
     Console().print(table)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

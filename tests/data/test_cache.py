@@ -88,7 +88,7 @@ def test_an_epoch_feeds_every_row_once_and_processes_share_it(root: Path) -> Non
 def test_a_killed_build_leaves_nothing_that_is_read_and_the_next_one_cleans_up(root: Path) -> None:
     program = (
         "import os, signal, erpcnet.data.cache as room\n"
-        "room._squeeze = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "room.squeeze = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"from erpcnet.data import *; open_cache(read_dataset({str(root)!r}), 40)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL

@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
-from PIL import Image
 
 from erpcnet.data.dataset import ZeroShotDataset
-from erpcnet.data.images import load_image
+from erpcnet.data.images import load_image, squeeze
 from erpcnet.errors import InputError
 from erpcnet.progress import track
 
@@ -111,7 +110,7 @@ def _decode(dataset: ZeroShotDataset, size: int, file: Path, workers: int | None
     def store(row: int) -> None:
         picture = load_image(dataset.root / dataset.image_paths[row], _box(dataset, row))
         shapes[row] = picture.height, picture.width
-        pixels[row] = _squeeze(picture, size)
+        pixels[row] = squeeze(picture, size)
 
     with ThreadPoolExecutor(max_workers=workers or os.cpu_count()) as pool:
         for _ in track(pool.map(store, range(count)), total=count, what="Decoding images"):
@@ -122,12 +121,6 @@ def _decode(dataset: ZeroShotDataset, size: int, file: Path, workers: int | None
 
 def _box(dataset: ZeroShotDataset, row: int) -> npt.NDArray[np.int64] | None:
     return None if dataset.boxes is None else dataset.boxes[row]
-
-
-def _squeeze(picture: Image.Image, size: int) -> npt.NDArray[np.uint8]:
-    """The whole picture as a square [3, size, size]."""
-    small = picture.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    return np.asarray(small).transpose(2, 0, 1)
 
 
 def _forget_others(folder: Path, key: str, name: str, size: int) -> None:

@@ -56,6 +56,12 @@ def to_rgb(picture: Image.Image) -> Image.Image:
     return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 
+def squeeze(picture: Image.Image, size: int) -> npt.NDArray[np.uint8]:
+    """The whole picture as a square [3, size, size], from which views are taken (see `views`)."""
+    small = picture.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    return np.asarray(small).transpose(2, 0, 1)
+
+
 def _cut(picture: Image.Image, box: npt.NDArray[np.int64], path: Path) -> Image.Image:
     left, upper, right, lower = (int(edge) for edge in box)
     left, upper = max(left, 0), max(upper, 0)

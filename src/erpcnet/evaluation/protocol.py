@@ -35,7 +35,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What `metrics.json` holds: accuracies and areas as shares of 1; None without test images of seen classes."""
+    """What `metrics.json` holds: accuracies and areas as shares of 1.
+
+    Without test images of seen classes u, s, h and ausuc are None.
+    """
 
     t1: float
     t1_per_image: float
@@ -201,7 +204,7 @@ def measure(walks: EvaluationWalks, settings: Settings, seed: int) -> Metrics:
         u = per_class_accuracy(unseen.predict(settings.delta), labels)
         s = per_class_accuracy(seen.predict(settings.delta), walks.labels("seen"))
         h = harmonic_mean(u, s)
-        ausuc = seen_unseen_curve(walks, settings.sigma).ausuc()
+        ausuc = curve(seen, walks.labels("seen"), unseen, labels).ausuc()
     return Metrics(
         t1=per_class_accuracy(predicted, labels),
         t1_per_image=per_image_accuracy(predicted, labels),

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from erpcnet.data.images import load_image, to_rgb
+from erpcnet.data.images import load_image, squeeze, to_rgb
 from erpcnet.data.settings import DataSettings
 from erpcnet.data.views import centre_boxes, take_views
 from erpcnet.errors import InputError
@@ -150,8 +150,7 @@ class Recogniser:
     def _views(self, pictures: list[Image.Image]) -> tuple[Tensor, Tensor]:
         """The pictures as the cache and the feed would give them, and what part of each that is (shares)."""
         side = self.data.stored_size
-        small = [np.asarray(p.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)) for p in pictures]
-        pixels = torch.from_numpy(np.stack(small).transpose(0, 3, 1, 2).copy())
+        pixels = torch.from_numpy(np.stack([squeeze(picture, side) for picture in pictures])).contiguous()
         boxes = centre_boxes(
             torch.tensor([(p.height, p.width) for p in pictures], dtype=torch.float32), self.data.centre
         )

@@ -1,7 +1,7 @@
 """Backbones of torchvision and timm, parted before their last block.
 
-f_G = {C^1, ..., C^n}: `trunk` computes e^{n-1}, the map that localities are cut from, and `last` is C^n. A block
-begins where the resolution drops.
+f_G = {C^1, ..., C^n}: `trunk` computes the map that localities are cut from, and `last` is what follows. That map is
+e^{n-1} and `last` is C^n, unless more than one block is asked for. A block begins where the resolution drops.
 """
 
 from __future__ import annotations
