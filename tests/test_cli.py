@@ -13,6 +13,7 @@ from PIL import Image
 import erpcnet
 from erpcnet.cli import main, print_metrics
 from erpcnet.config import DEFAULTS, about_preset, list_presets, load_config
+from erpcnet.data.images import load_image
 from erpcnet.errors import InputError
 from erpcnet.pipeline import create_network
 
@@ -87,6 +88,22 @@ def test_predicting_agrees_with_the_evaluation(run: Path, creatures: Path) -> No
     assert u.double().mean().item() == pytest.approx(metrics["u"])  # as many images in every class
 
 
+def test_several_views_of_a_picture_are_averaged_and_the_regions_are_the_first_ones(run: Path, creatures: Path) -> None:
+    dataset = erpcnet.read_dataset(creatures)
+    pictures = [load_image(creatures / dataset.image_paths[row]) for row in dataset.test_unseen[:12]]
+    mirrored = [picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for picture in pictures]
+    one, both = erpcnet.load(run), erpcnet.load(run, test_views=2)
+    found, plain, turned = both.predict(pictures), one.predict(pictures), one.predict(mirrored)
+    for two, first, second in zip(found, plain, turned, strict=True):
+        assert (two.regions, two.first_answer) == (first.regions, first.first_answer)
+        for name, value in two.attributes.items():
+            assert value == pytest.approx((first.attributes[name] + second.attributes[name]) / 2, abs=1e-4)
+        if first.name == second.name:
+            assert two.name == first.name
+            assert two.confidence == pytest.approx((first.confidence + second.confidence) / 2, abs=1e-4)
+    assert any(first.name == second.name for first, second in zip(plain, turned, strict=True))
+
+
 def test_a_class_can_be_added_at_run_time(run: Path, creatures: Path) -> None:
     dataset = erpcnet.read_dataset(creatures)
     model = erpcnet.load(run)
@@ -109,7 +126,8 @@ def test_predict_prints_and_draws(
     run: Path, creatures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = str(creatures / "images/00a/000.png")
-    assert main(["predict", str(run), picture, "--json", "--picture", str(tmp_path / "where.png")]) == 0
+    words = ["predict", str(run), picture, "--json", "--views", "2", "--picture", str(tmp_path / "where.png")]
+    assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     assert told[0]["image"] == picture
     for region in told[0]["regions"]:

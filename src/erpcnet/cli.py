@@ -219,11 +219,14 @@ def _predict(words: list[str]) -> int:
     parser.add_argument("--classes", default="unseen", help="'unseen' (default), 'all', or names separated by commas")
     parser.add_argument("--picture", metavar="FILE", help="also draw where it looked, as a PNG")
     parser.add_argument("--device", help="cpu, cuda, ...; by default a GPU if there is one")
+    parser.add_argument(
+        "--views", type=int, choices=(1, 2, 4), help="views of each picture (data.test_views); by default the run's"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(words)
     picture = _writable(options.picture) if options.picture else None
     candidates = options.classes if options.classes in ("unseen", "all") else options.classes.split(",")
-    found = load(options.run, options.device).predict(options.images, candidates)
+    found = load(options.run, options.device, test_views=options.views).predict(options.images, candidates)
     if picture is not None:
         draw_localities(options.images, found, [None] * len(found), picture)
     if options.json:

@@ -49,6 +49,7 @@ def open_workshop(config: Config, dataset: ZeroShotDataset) -> Workshop:
         crop_scale=data.crop_scale,
         flip=data.flip,
         centre=data.centre,
+        test_views=data.test_views,
     )
     return Workshop(config, dataset, feed, accelerator)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -135,18 +135,23 @@ def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: C
     partial.replace(path)
 
 
-def load(run: str | Path, device: str | torch.device | None = None, execution: Execution = "auto") -> Recogniser:
+def load(
+    run: str | Path,
+    device: str | torch.device | None = None,
+    execution: Execution = "auto",
+    test_views: Literal[1, 2, 4] | None = None,
+) -> Recogniser:
     """The trained network of a run, ready to predict, on the GPU if there is one and nothing else is asked.
 
-    `run` is its folder, or a model.safetensors; `execution` says how it walks (see `erpcnet.inference.Engine`). The
-    network is frozen (see `erpcnet.model.fusion`): it predicts, and no longer trains.
+    `run` is its folder, or a model.safetensors; `execution` says how it walks (see `erpcnet.inference.Engine`), and
+    `test_views` in how many views of each picture, if not in the run's own. The network is frozen (see
+    `erpcnet.model.fusion`): it predicts, and no longer trains.
     """
     path = Path(run)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     config, network, settings, classes = _read_model(path if path.is_file() else path / "model.safetensors")
-    return Recogniser(
-        freeze(network.to(device)), classes, config.data, settings.sigma, settings.delta, config.seed, execution
-    )
+    data = config.data if test_views is None else replace(config.data, test_views=test_views)
+    return Recogniser(freeze(network.to(device)), classes, data, settings.sigma, settings.delta, config.seed, execution)
 
 
 def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:

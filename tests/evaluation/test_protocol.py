@@ -18,10 +18,12 @@ from erpcnet.evaluation.protocol import (
     choose_settings,
     choose_sigma,
     measure,
+    stopped_scores,
     usual_order,
     walk_tables,
 )
-from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings
+from erpcnet.model.walk import DirectLocalities, walk
+from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings, walk_test
 from erpcnet.training import Log
 
 
@@ -83,6 +85,33 @@ def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) ->
     assert metrics.h == pytest.approx(2 * metrics.u * metrics.s / max(metrics.u + metrics.s, 1e-12))
     assert (metrics.variant, metrics.seed) == (variant, 3)
     assert metrics.to_json()["sigma"] is None
+
+
+@pytest.mark.parametrize("variant", ["erpcnet", "globalnet", "hardnet"])
+@pytest.mark.parametrize("sigma", [0.5, float("inf")])
+def test_views_are_walked_over_one_by_one_and_their_scores_averaged(
+    tiny_config: Config, dataset: ZeroShotDataset, variant: str, sigma: float
+) -> None:
+    config = replace(tiny_config, variant=variant, data=replace(tiny_config.data, test_views=4))
+    shop = open_workshop(config, dataset)
+    network = create_network(config, len(dataset.attribute_names)).eval().to(shop.accelerator.device)
+    found = walk_test(shop, network, dataset)
+    scores, steps = found.stopped_scores("unseen", dataset.unseen, sigma)
+    phi = torch.from_numpy(dataset.unit_attributes[dataset.unseen])
+    expected = []
+    for share, mirrored in ((1.0, False), (1.0, True), (6 / 7, False), (6 / 7, True)):
+        centred = replace(config, data=replace(config.data, centre=share, test_views=1))
+        (batch,) = open_workshop(centred, dataset).feed.plain(dataset.test_unseen, len(dataset.test_unseen))
+        images = batch.images.flip(3) if mirrored else batch.images
+        with torch.inference_mode():
+            seen = walk(network, DirectLocalities(network, images), usual_order(network, 0))
+            expected.append(stopped_scores(network, seen, phi, sigma))
+    torch.testing.assert_close(scores, torch.stack([own for own, _ in expected]).mean(dim=0), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(steps, torch.stack([taken for _, taken in expected]).double().mean(dim=0))
+    assert found.views == measure(found, Settings(sigma, 0.0, "fixed"), seed=0).views == 4
+    first = found.first_view()
+    assert first.views == 1
+    torch.testing.assert_close(first.stopped_scores("unseen", dataset.unseen, sigma)[0], expected[0][0])
 
 
 def test_without_images_of_seen_classes_nothing_is_said_of_both(shop: Workshop) -> None:

@@ -50,6 +50,23 @@ def test_a_separate_global_subnet_is_globalnets_row(tiny_config: Config, dataset
     assert pcnet["t1_global"] == beside["t1"]
 
 
+def test_several_views_have_rows_of_their_own_beside_those_of_one(
+    tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path
+) -> None:
+    methods = ["GlobalNet", "highest beta first", "ERPCNet", "oracle"]
+    several = replace(tiny_config, data=replace(tiny_config.data, test_views=4))
+    alone = list(run_ablation(tiny_config, dataset, [0], methods))
+    both = list(run_ablation(several, dataset, [0], methods))
+    assert [(row["method"], row["views"]) for row in both] == [(name, views) for name in methods for views in (1, 4)]
+    # What depends on other settings, and on the clock, alone differs.
+    for one, same in zip(alone, both[::2], strict=True):
+        assert {k for k in one if one[k] != same[k]} <= {"images_per_second", "settings"}
+    assert [row["ausuc"] for row in both[1:-2:2]] != [row["ausuc"] for row in alone[:-1]]
+    write_rows(tmp_path / "rows.csv", both)
+    page = ablation_tables(read_rows(tmp_path / "rows.csv"))
+    assert page.index("One view of each test image:") < page.index("\n| oracle |") < page.index("4 views:")
+
+
 def test_given_settings_need_no_fold(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     model = replace(tiny_config.model, sigma=0.3, delta=1.5)
     methods = ["GlobalNet", "ERPCNet"]

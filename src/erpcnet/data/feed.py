@@ -14,7 +14,7 @@ from torch import Tensor
 
 from erpcnet.data.cache import ImageCache
 from erpcnet.data.dataset import IntArray
-from erpcnet.data.views import centre_boxes, random_boxes, take_views
+from erpcnet.data.views import View, centre_boxes, random_boxes, take_views, views_at_test
 
 AHEAD = 3  # batches fetched before they are asked for
 
@@ -54,10 +54,12 @@ class ImageFeed:
         crop_scale: tuple[float, float] = (0.08, 1.0),
         flip: float = 0.5,
         centre: float = 0.875,
+        test_views: int = 1,
         on_device_gib: float = 32.0,
     ) -> None:
         self.device = torch.device(device)
-        self.image_size, self.crop_scale, self.flip, self.centre = image_size, crop_scale, flip, centre
+        self.image_size, self.crop_scale, self.flip = image_size, crop_scale, flip
+        self.test_views = views_at_test(centre, test_views)
         self._shapes = torch.from_numpy(cache.shapes)
         self._cache = cache
         self._resident: Tensor | None = None
@@ -84,12 +86,16 @@ class ImageFeed:
 
     def plain(self, rows: IntArray, batch_size: int) -> Iterator[Batch]:
         """The rows in their order, as centre views; the last batch may be smaller."""
-        for cuts in self._centre_cuts(torch.from_numpy(rows)).split(batch_size):
-            yield self._cut(cuts, self._pixels(cuts.rows))
+        yield from self._shown(rows, batch_size, self.test_views[0])
+
+    def at_test(self, rows: IntArray, batch_size: int) -> Iterator[Batch]:
+        """The rows in their order, in one view at test after the other, the centre view first."""
+        for view in self.test_views:
+            yield from self._shown(rows, batch_size, view)
 
     def views(self, rows: Tensor, augment: Tensor, generator: torch.Generator) -> Batch:
         """One batch of the rows [N], as random views where `augment` [N] says so and as centre views elsewhere."""
-        random, centre = self._random_cuts(rows, generator), self._centre_cuts(rows)
+        random, centre = self._random_cuts(rows, generator), self._cuts_at_test(rows, self.test_views[0])
         augment = augment.to(self.device)
         boxes = torch.where(augment[:, None], random.boxes, centre.boxes)
         return self._cut(Cuts(rows, boxes, random.flip & augment), self._pixels(rows))
@@ -103,9 +109,13 @@ class ImageFeed:
         flip = torch.rand(len(rows), generator=generator) < self.flip
         return Cuts(rows, boxes.to(self.device), flip.to(self.device))
 
-    def _centre_cuts(self, rows: Tensor) -> Cuts:
-        boxes = centre_boxes(self._shapes[rows], self.centre)
-        return Cuts(rows, boxes.to(self.device), torch.zeros(len(rows), dtype=torch.bool, device=self.device))
+    def _cuts_at_test(self, rows: Tensor, view: View) -> Cuts:
+        boxes = centre_boxes(self._shapes[rows], view.share)
+        return Cuts(rows, boxes.to(self.device), torch.full((len(rows),), view.mirrored, device=self.device))
+
+    def _shown(self, rows: IntArray, batch_size: int, view: View) -> Iterator[Batch]:
+        for cuts in self._cuts_at_test(torch.from_numpy(rows), view).split(batch_size):
+            yield self._cut(cuts, self._pixels(cuts.rows))
 
     def _ahead(self, batches: Iterable[Cuts]) -> Iterator[Batch]:
         """The views of each batch; pixels that are not on the device are fetched while it computes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from erpcnet.errors import InputError
 
@@ -21,6 +22,9 @@ class DataSettings:
     """How often a training view is mirrored."""
     centre: float = 0.875
     """Share of the short side that the test view covers."""
+    test_views: Literal[1, 2, 4] = 1
+    """Views of an image at test, whose scores are averaged: 2 are the usual one and its mirror image, 4 both of these
+    and both closer up. Each costs as much as the first."""
 
     def __post_init__(self) -> None:
         if self.image_size < 32:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,19 @@ from torch import Tensor
 # Statistics of ImageNet, which every pretrained backbone of torchvision and most of timm expect.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
+CLOSER = 6 / 7  # of the usual view's side, what a closer one shows
+
+
+class View(NamedTuple):
+    """How an image is shown at test: the middle square of this share of its short side, mirrored or not."""
+
+    share: float
+    mirrored: bool = False
+
+
+def views_at_test(centre: float, count: int) -> list[View]:
+    """The first `count` of: the middle, its mirror image, a closer view, and the mirror image of that."""
+    return [View(share, mirrored) for share in (centre, CLOSER * centre) for mirrored in (False, True)][:count]
 
 
 def random_boxes(

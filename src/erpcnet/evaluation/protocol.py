@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +49,7 @@ class Metrics:
     delta: float
     sigma: float
     mean_steps: float
+    views: int
     protocol: str
     seed: int
     variant: str
@@ -65,12 +66,30 @@ class Metrics:
 
 @dataclass(frozen=True)
 class EvaluationWalks:
-    """T steps over all test images, from which every sigma and delta can be read."""
+    """T steps over all test images, from which every sigma and delta can be read.
+
+    Where images have several views, the walks hold all images in the first, then all in the second, and so on; what
+    views say is averaged.
+    """
 
     network: ERPCNet
     dataset: ZeroShotDataset
     seen: Walk | None
     unseen: Walk
+
+    @property
+    def views(self) -> int:
+        """How many views every image has."""
+        return len(self.unseen.steps) // len(self.dataset.test_unseen)
+
+    def over_views(self, found: Tensor) -> Tensor:
+        """What was found for every view of every image, [views * N, ...], averaged over views: [N, ...]."""
+        return found.unflatten(0, (self.views, -1)).mean(dim=0)
+
+    def first_view(self) -> EvaluationWalks:
+        """The walks over the first view of each image alone."""
+        seen = None if self.seen is None else self.seen.first(len(self.dataset.test_seen))
+        return replace(self, seen=seen, unseen=self.unseen.first(len(self.dataset.test_unseen)))
 
     def labels(self, which: Literal["seen", "unseen"]) -> Tensor:
         """The true classes [N], as numbers of the dataset."""
@@ -80,10 +99,11 @@ class EvaluationWalks:
     def stopped_scores(
         self, which: Literal["seen", "unseen"], classes: IntArray, sigma: float
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N, C] of `classes` where each image stops, and the steps taken [N]."""
+        """Scores [N, C] of `classes` where each image stops, and the steps taken [N], both averaged over views."""
         seen = self.seen if which == "seen" else self.unseen
         assert seen is not None, "these walks have no images of seen classes"
-        return stopped_scores(self.network, seen, self.phi(classes), sigma)
+        scores, steps = stopped_scores(self.network, seen, self.phi(classes), sigma)
+        return self.over_views(scores), self.over_views(steps.double())
 
     def phi(self, classes: IntArray) -> Tensor:
         """Unit-length attributes of `classes`, where the walks are."""
@@ -111,10 +131,10 @@ def usual_order(network: ERPCNet, seed: int) -> Order:
 def build_test_tables(
     network: ERPCNet, dataset: ZeroShotDataset, feed: ImageFeed, batch_size: int
 ) -> dict[str, LocalityTable]:
-    """Every locality of the test images of seen and of unseen classes."""
-    parts = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}
+    """Every locality of every view of the test images of seen and of unseen classes."""
+    parts, views = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}, len(feed.test_views)
     return {
-        name: build_table(network, feed.plain(rows, batch_size), len(rows), f"Test images, {name}")
+        name: build_table(network, feed.at_test(rows, batch_size), views * len(rows), f"Test images, {name}")
         for name, rows in parts.items()
         if len(rows)
     }
@@ -140,8 +160,8 @@ def walk_images(
     network.eval()
 
     def over(rows: IntArray, name: str) -> Walk | None:
-        total = -(-len(rows) // batch_size)
-        batches = track(feed.plain(rows, batch_size), total=total, what=f"Test images, {name}")
+        total = len(feed.test_views) * -(-len(rows) // batch_size)
+        batches = track(feed.at_test(rows, batch_size), total=total, what=f"Test images, {name}")
         found = [walk(network, DirectLocalities(network, batch.images), order) for batch in batches]
         return Walk.join(found) if found else None
 
@@ -214,7 +234,8 @@ def measure(walks: EvaluationWalks, settings: Settings, seed: int) -> Metrics:
         ausuc=ausuc,
         delta=settings.delta,
         sigma=settings.sigma,
-        mean_steps=float(steps.double().mean()),
+        mean_steps=float(steps.mean()),
+        views=walks.views,
         protocol=settings.protocol,
         seed=seed,
         variant=network.variant,
@@ -230,7 +251,7 @@ def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
     network, labels, classes = walks.network, walks.labels("unseen"), walks.dataset.unseen
     if network.steps == 0:
         return []
-    scores = network.scores(walks.unseen.whole, walks.unseen.joint, walks.phi(classes))
+    scores = walks.over_views(network.scores(walks.unseen.whole, walks.unseen.joint, walks.phi(classes)))
     predicted = torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=2)]
     return [per_class_accuracy(predicted[:, step], labels) for step in range(network.steps)]
 
@@ -239,7 +260,7 @@ def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
 def _global_accuracy(walks: EvaluationWalks) -> float:
     """Unseen T1 of a_g alone."""
     classes, labels = walks.dataset.unseen, walks.labels("unseen")
-    scores = walks.network.global_fit(walks.unseen.whole, walks.phi(classes))
+    scores = walks.over_views(walks.network.global_fit(walks.unseen.whole, walks.phi(classes)))
     return per_class_accuracy(torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=1)], labels)
 
 

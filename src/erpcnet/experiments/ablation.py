@@ -95,7 +95,7 @@ def run_ablation(
         shop = open_workshop(replace(config, seed=seed), dataset)
         pair = _stage1(shop, "pcnet") if set(methods) - {"GlobalNet"} else None
         if "GlobalNet" in methods:
-            yield _row(shop, "GlobalNet", _globalnet(shop, pair), lambda _: RandomOrder(0))
+            yield from _rows(shop, "GlobalNet", _globalnet(shop, pair), lambda _: RandomOrder(0))
         if pair is not None:
             yield from _localities(shop, pair, methods)
 
@@ -135,15 +135,15 @@ def _localities(shop: Workshop, pair: Pair, methods: Sequence[str]) -> Iterator[
     }
     for name in methods:
         if name in orders:
-            yield _row(shop, name, pair, orders[name])
+            yield from _rows(shop, name, pair, orders[name])
         elif name in policies:
             variant, config = policies[name]
             taught = pair.each(partial(_with_policy, replace(shop, config=replace(config, variant=variant))))
-            yield _row(shop, name, taught, lambda trained: usual_order(trained.network, seed))
+            yield from _rows(shop, name, taught, lambda trained: usual_order(trained.network, seed))
         elif name == "oracle":
             # It knows the labels of the unseen classes' images alone, and takes all T steps.
             unseen = replace(pair.final, tables={"unseen": pair.final.tables["unseen"]})
-            yield _row(shop, name, Pair(None, unseen), _oracle)
+            yield from _rows(shop, name, Pair(None, unseen), _oracle)
 
 
 def _globalnet(shop: Workshop, pcnet: Pair | None) -> Pair:
@@ -184,17 +184,26 @@ def _oracle(trained: Trained) -> Order:
     dataset, device = trained.dataset, trained.tables["unseen"].rows.device
     phi = torch.from_numpy(dataset.unit_attributes[dataset.unseen]).to(device)
     place = {int(label): number for number, label in enumerate(dataset.unseen)}
-    labels = torch.tensor([place[int(dataset.labels[row])] for row in dataset.test_unseen], device=device)
+    rows = trained.tables["unseen"].rows.tolist()  # every image once for each of its views
+    labels = torch.tensor([place[int(dataset.labels[row])] for row in rows], device=device)
     return OracleOrder(trained.network, labels, phi)
 
 
-def _row(shop: Workshop, name: str, pair: Pair, order: Callable[[Trained], Order]) -> dict[str, Any]:
-    """sigma and delta from the fold, or as given; figures from the test images."""
+def _rows(shop: Workshop, name: str, pair: Pair, order: Callable[[Trained], Order]) -> Iterator[dict[str, Any]]:
+    """The figures of one method; where images have several views at test, those of the first alone too."""
+    fold, final = (None if one is None else one.walk(order(one)) for one in pair)
+    assert final is not None
+    if final.views > 1:
+        yield _row(shop, name, pair.final, None if fold is None else fold.first_view(), final.first_view())
+    yield _row(shop, name, pair.final, fold, final)
+
+
+def _row(
+    shop: Workshop, name: str, final: Trained, chosen_on: EvaluationWalks | None, walks: EvaluationWalks
+) -> dict[str, Any]:
+    """sigma and delta from the fold's walks, or as given; figures from the test images."""
     seed, model, stop_loss = shop.config.seed, shop.config.model, shop.config.evaluation.stop_loss
-    final = pair.final
-    walks = final.walk(order(final))
-    if pair.fold is not None:
-        chosen_on = pair.fold.walk(order(pair.fold))
+    if chosen_on is not None:
         settings = choose_settings(chosen_on, model.sigma, model.delta, stop_loss, "validation")
     else:
         protocol: Protocol = "peer" if None in (model.sigma, model.delta) else "fixed"
@@ -212,9 +221,11 @@ def _row(shop: Workshop, name: str, pair: Pair, order: Callable[[Trained], Order
     }
     if "parts" in final.dataset.extras and final.network.steps:
         places = part_places(final.dataset, final.dataset.test_unseen, shop.config.data.centre)
-        found = hits(walks.unseen.cells.cpu(), places, final.network.grid).nanmean(dim=0)
+        cells = walks.first_view().unseen.cells.cpu()  # parts lie elsewhere in the other views
+        found = hits(cells, places, final.network.grid).nanmean(dim=0)
         row |= {f"hit_step{step}": float(value) for step, value in enumerate(found, start=1)}
-    console.print(f"  {name:20s} T1 {100 * metrics['t1']:.1f}  steps {metrics['mean_steps']:.2f}")
+    views = "" if walks.views == 1 else f"  {walks.views} views"
+    console.print(f"  {name:20s} T1 {100 * metrics['t1']:.1f}  steps {metrics['mean_steps']:.2f}{views}")
     return row
 
 

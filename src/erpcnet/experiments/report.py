@@ -38,7 +38,18 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def ablation_tables(rows: Rows) -> str:
-    """The tables of one ablation: figures per method, and accuracy and hits after each step."""
+    """The tables of one ablation; those of several views after those of one."""
+    views = sorted({row.get("views") or "1" for row in rows})
+    by_views = {count: [row for row in rows if (row.get("views") or "1") == count] for count in views}
+    titles = {count: "One view of each test image:" if count == "1" else f"{count} views:" for count in views}
+    return "\n\n".join(
+        _ablation_tables(own) if len(views) == 1 else f"{titles[count]}\n\n{_ablation_tables(own)}"
+        for count, own in by_views.items()
+    )
+
+
+def _ablation_tables(rows: Rows) -> str:
+    """Figures per method, and accuracy and hits after each step."""
     methods = list(dict.fromkeys(row["method"] for row in rows))
     own = {method: [row for row in rows if row["method"] == method] for method in methods}
     figures = markdown_table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from erpcnet.data.images import load_image, squeeze, to_rgb
 from erpcnet.data.settings import DataSettings
-from erpcnet.data.views import centre_boxes, take_views
+from erpcnet.data.views import View, centre_boxes, take_views, views_at_test
 from erpcnet.errors import InputError
 from erpcnet.evaluation.stacking import stack
 from erpcnet.inference.engine import Engine, Execution
@@ -71,7 +71,11 @@ class Region:
 
 @dataclass(frozen=True)
 class Recognition:
-    """What is in a picture: the class, how sure, the regions looked at in order, and the predicted attributes."""
+    """What is in a picture: the class, how sure, the regions looked at in order, and the predicted attributes.
+
+    Where the network is shown several views of a picture, class, confidence and attributes are of all of them, and
+    the regions, and what was answered on the way, of the first.
+    """
 
     name: str
     confidence: float
@@ -83,6 +87,17 @@ class Recognition:
     @property
     def steps(self) -> int:
         return len(self.regions)
+
+
+class Answers(NamedTuple):
+    """The class answered, as a row of the table, and how sure that is; both [N, T]."""
+
+    classes: Tensor
+    confidence: Tensor
+
+    def row(self, number: int) -> Answers:
+        """Those of one picture, [T]."""
+        return Answers(self.classes[number], self.confidence[number])
 
 
 class Recogniser:
@@ -135,69 +150,77 @@ class Recogniser:
         return found
 
     def _predict(self, pictures: list[Image.Image], table: ClassTable) -> list[Recognition]:
-        device = next(self.network.parameters()).device
-        views, boxes = self._views(pictures)
+        device, count = next(self.network.parameters()).device, len(pictures)
+        shown, boxes = self._views(pictures)
         phi = table.phi().to(device)
         stop = StopRule(self.sigma, phi) if self.network.policy is not None else None
-        seen = self.engine.walk(views.to(device), stop)
-        answers, confidence = self._answers(seen, phi, torch.from_numpy(table.seen).to(device))
-        windows = self.network.grid.boxes(self.data.image_size) / self.data.image_size
+        seen = self.engine.walk(shown.to(device), stop)
+        is_seen = torch.from_numpy(table.seen).to(device)
+        scores, chances = self._by_step(seen, phi)
+        on_the_way = self._answers(scores[:count], chances[:count], is_seen)
+        attributes = torch.cat([seen.whole[:, None], seen.joint], dim=1)
+        ends = torch.arange(len(seen.steps), device=device), seen.steps
+        scores, chances, attributes = (_over_views(one[ends], count) for one in (scores, chances, attributes))
+        final = self._answers(scores[:, None], chances[:, None], is_seen)
         return [
-            self._recognition(row, seen, answers, confidence, table, windows, box, picture.size)
+            Recognition(
+                name=table.names[int(final.classes[row])],
+                confidence=float(final.confidence[row]),
+                regions=self._regions(seen.cells[row, : seen.steps[row]], on_the_way.row(row), table, box, picture),
+                first_answer=table.names[int(on_the_way.classes[row, 0])],
+                first_confidence=float(on_the_way.confidence[row, 0]),
+                attributes=dict(zip(table.attribute_names, attributes[row].tolist(), strict=True)),
+            )
             for row, (picture, box) in enumerate(zip(pictures, boxes, strict=True))
         ]
 
-    def _views(self, pictures: list[Image.Image]) -> tuple[Tensor, Tensor]:
-        """The pictures as the cache and the feed would give them, and what part of each that is (shares)."""
-        side = self.data.stored_size
-        pixels = torch.from_numpy(np.stack([squeeze(picture, side) for picture in pictures])).contiguous()
-        boxes = centre_boxes(
-            torch.tensor([(p.height, p.width) for p in pictures], dtype=torch.float32), self.data.centre
+    def _regions(
+        self, cells: Tensor, answers: Answers, table: ClassTable, view: Tensor, picture: Image.Image
+    ) -> tuple[Region, ...]:
+        """The windows of one walk [T], with what was answered after the glance and each of them [T + 1]."""
+        windows = self.network.grid.boxes(self.data.image_size)[cells.cpu()] / self.data.image_size
+        after = zip(windows, answers.classes[1:], answers.confidence[1:], strict=False)
+        return tuple(
+            Region(_to_pixels(window, view, picture.size), table.names[int(answer)], float(confidence))
+            for window, answer, confidence in after
         )
-        return take_views(pixels, boxes, self.data.image_size), boxes
 
-    def _answers(self, seen: Walk, phi: Tensor, is_seen: Tensor) -> tuple[Tensor, Tensor]:
-        """After the glance and after every step: the class answered and (p_joint + p_global) / 2 of it, [N, T + 1]."""
+    def _views(self, pictures: list[Image.Image]) -> tuple[Tensor, Tensor]:
+        """The pictures as the cache and the feed would give them, in one view after the other, and what part of each
+        the first view is (shares)."""
+        side, size = self.data.stored_size, self.data.image_size
+        pixels = torch.from_numpy(np.stack([squeeze(picture, side) for picture in pictures])).contiguous()
+        shapes = torch.tensor([(p.height, p.width) for p in pictures], dtype=torch.float32)
+
+        def cut(view: View) -> Tensor:
+            flip = torch.full((len(pictures),), view.mirrored)
+            return take_views(pixels, centre_boxes(shapes, view.share), size, flip)
+
+        views = views_at_test(self.data.centre, self.data.test_views)
+        return torch.cat([cut(view) for view in views]), centre_boxes(shapes, self.data.centre)
+
+    def _by_step(self, seen: Walk, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """After the glance and every step, of every class: scores, and (p_joint + p_global) / 2, both [N, T + 1, C]."""
         of_global = self.network.global_fit(seen.whole, phi)
-        combined, chances = [of_global], [of_global.softmax(dim=1)]
+        scores, chances = [of_global], [of_global.softmax(dim=1)]
         for step in range(self.network.steps):
             of_joint = self.network.joint_fit(seen.joint[:, step], phi)
-            combined.append(self.network.combine(of_global, of_joint, step + 1))
+            scores.append(self.network.combine(of_global, of_joint, step + 1))
             chances.append((of_global.softmax(dim=1) + of_joint.softmax(dim=1)) / 2)
-        mixed = bool(is_seen.any()) and not bool(is_seen.all())
-        answers = [stack(u, is_seen).predict(self.delta) if mixed else u.argmax(dim=1) for u in combined]
-        sure = [chance.gather(1, answer[:, None])[:, 0] for chance, answer in zip(chances, answers, strict=True)]
-        return torch.stack(answers, dim=1).cpu(), torch.stack(sure, dim=1).cpu()
+        return torch.stack(scores, dim=1), torch.stack(chances, dim=1)
 
-    def _recognition(
-        self,
-        row: int,
-        seen: Walk,
-        answers: Tensor,
-        confidence: Tensor,
-        table: ClassTable,
-        windows: Tensor,
-        box: Tensor,
-        size: tuple[int, int],
-    ) -> Recognition:
-        taken = int(seen.steps[row])
-        regions = tuple(
-            Region(
-                _to_pixels(windows[int(seen.cells[row, step])], box, size),
-                table.names[int(answers[row, step + 1])],
-                float(confidence[row, step + 1]),
-            )
-            for step in range(taken)
-        )
-        predicted = seen.joint[row, taken - 1] if taken else seen.whole[row]
-        return Recognition(
-            name=table.names[int(answers[row, taken])],
-            confidence=float(confidence[row, taken]),
-            regions=regions,
-            first_answer=table.names[int(answers[row, 0])],
-            first_confidence=float(confidence[row, 0]),
-            attributes=dict(zip(table.attribute_names, predicted.tolist(), strict=True)),
-        )
+    def _answers(self, scores: Tensor, chances: Tensor, is_seen: Tensor) -> Answers:
+        """Scores and chances [N, T, C] to the class answered and the chance of it."""
+        flat = scores.flatten(0, 1)
+        mixed = bool(is_seen.any()) and not bool(is_seen.all())
+        best = stack(flat, is_seen).predict(self.delta) if mixed else flat.argmax(dim=1)
+        classes = best.view(scores.shape[:2])
+        return Answers(classes.cpu(), chances.gather(2, classes[..., None])[..., 0].cpu())
+
+
+def _over_views(found: Tensor, count: int) -> Tensor:
+    """[views * count, ...] to its mean over views, [count, ...]."""
+    return found.unflatten(0, (-1, count)).mean(dim=0)
 
 
 def open_picture(picture: Picture) -> Image.Image:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -169,18 +169,17 @@ class Walk:
     @staticmethod
     def join(walks: Sequence[Walk]) -> Walk:
         """Walks over several batches as one."""
+        return walks[0]._each(lambda name: torch.cat([getattr(one, name) for one in walks]))
 
-        def joined(name: str) -> Tensor:
-            return torch.cat([getattr(one, name) for one in walks])
+    def first(self, count: int) -> Walk:
+        """The walks over the first `count` images."""
+        return self._each(lambda name: getattr(self, name)[:count])
 
-        return Walk(
-            cells=joined("cells"),
-            steps=joined("steps"),
-            whole=joined("whole"),
-            joint=joined("joint"),
-            beta=joined("beta"),
-            localities=None if walks[0].localities is None else joined("localities"),
-        )
+    def _each(self, change: Callable[[str], Tensor]) -> Walk:
+        """A walk of other tensors, made by name; of localities only where they were kept."""
+        names = ("cells", "steps", "whole", "joint", "beta")
+        localities = None if self.localities is None else change("localities")
+        return Walk(**{name: change(name) for name in names}, localities=localities)
 
 
 def walk(
