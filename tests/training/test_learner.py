@@ -7,7 +7,7 @@ import torch
 
 from erpcnet.model.policy import ActorCritic
 from erpcnet.model.settings import PolicySettings
-from erpcnet.training.learner import NOBODY, Learner, minibatch
+from erpcnet.training.learner import NOBODY, WATCHED, Learner, minibatch, shuffled
 from erpcnet.training.ppo import Episodes, ppo_loss, visited_before
 from erpcnet.training.settings import Stage2Settings
 
@@ -52,7 +52,8 @@ def test_a_learner_descends_as_adam_by_hand_does() -> None:
     episodes, policy = _episodes(), _policy()
     settings = Stage2Settings(updates=2, batch_size=4, lr=1e-2)
     by_hand = copy.deepcopy(policy)
-    watch = Learner(policy, settings, torch.device("cpu")).learn(episodes, torch.Generator().manual_seed(0))
+    minibatches = shuffled(COUNT, settings, torch.Generator().manual_seed(0))
+    watched = Learner(policy, settings, torch.device("cpu")).learn(episodes, minibatches)
     optimizer, generator = torch.optim.Adam(by_hand.parameters(), lr=1e-2), torch.Generator().manual_seed(0)
     entropies = []
     for _ in range(2):
@@ -64,7 +65,7 @@ def test_a_learner_descends_as_adam_by_hand_does() -> None:
             torch.nn.utils.clip_grad_norm_(by_hand.parameters(), settings.grad_clip)
             optimizer.step()
             entropies.append(loss.entropy.item())
-    assert watch["entropy"] == pytest.approx(sum(entropies) / 6)
+    assert watched[WATCHED.index("entropy")].item() == pytest.approx(sum(entropies) / 6)
     for found, expected in zip(policy.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(found, expected)
 
@@ -79,11 +80,11 @@ def test_a_recorded_learner_ends_where_a_plain_one_does() -> None:
         policy = _policy().to(device)
         learner, generator = Learner(policy, settings, device, recorded), torch.Generator().manual_seed(0)
         # Another number of episodes needs another recording.
-        fewer = episodes.take(torch.arange(7, device=device))
-        watch = [learner.learn(some, generator) for some in (episodes, fewer, episodes)]
-        found.append((watch, policy.state_dict()))
+        for some in (episodes, episodes.take(torch.arange(7, device=device)), episodes):
+            watched = learner.learn(some, shuffled(len(some.cells), settings, generator).to(device))
+        found.append((watched, policy.state_dict()))
         assert not recorded or (learner._step is not None and learner._step.recorded)
-    (plain_watch, plain), (watch, weights) = found
+    (plain_watched, plain), (watched, weights) = found
     for name, value in plain.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-5)
-    assert watch[-1]["value"] == pytest.approx(plain_watch[-1]["value"], rel=1e-3)
+    torch.testing.assert_close(watched, plain_watched, rtol=1e-3, atol=1e-5)

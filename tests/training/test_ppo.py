@@ -127,6 +127,11 @@ def test_the_loss_has_finite_gradients_although_visited_cells_have_no_chance() -
 
 def test_explained_variance_of_perfect_constant_and_absurd_critics() -> None:
     returns, alive = torch.randn(30, 2), torch.ones(30, 2, dtype=torch.bool)
-    assert explained_variance(returns, returns, alive) == pytest.approx(1)
-    assert explained_variance(torch.zeros_like(returns), returns, alive) == pytest.approx(0)
-    assert explained_variance(-returns, returns, alive) == pytest.approx(-3, rel=1e-4)
+    assert explained_variance(returns, returns, alive).item() == pytest.approx(1)
+    assert explained_variance(torch.zeros_like(returns), returns, alive).item() == pytest.approx(0)
+    assert explained_variance(-returns, returns, alive).item() == pytest.approx(-3, rel=1e-4)
+    assert explained_variance(returns, torch.ones_like(returns), alive).item() == 0  # nothing to explain
+    # Steps that were not taken say nothing.
+    values, alive = returns + torch.randn(30, 2), torch.rand(30, 2) < 0.5
+    expected = 1 - (returns - values)[alive].var() / returns[alive].var()
+    assert explained_variance(values, returns, alive).item() == pytest.approx(expected.item(), rel=1e-4)

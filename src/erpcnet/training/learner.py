@@ -18,7 +18,7 @@ NOBODY = -1  # fills a minibatch up
 
 
 class Learner:
-    """Trains a policy on episodes, and says what one watches.
+    """Trains a policy on episodes.
 
     A recorded step reads one place in memory: so episodes are copied there, and a step takes the rows to learn from.
     It also has one size: minibatches are filled up with episodes that count for nothing.
@@ -27,9 +27,9 @@ class Learner:
     def __init__(
         self, policy: ActorCritic, settings: Stage2Settings, device: torch.device, recorded: bool = False
     ) -> None:
-        self._settings, self._recorded = settings, recorded
+        self._recorded = recorded
         self._optimizer = torch.optim.Adam(
-            policy.parameters(), lr=settings.lr, capturable=self._recorded, fused=device.type == "cuda"
+            policy.parameters(), lr=settings.lr, capturable=recorded, fused=device.type == "cuda"
         )
         self._watched = torch.zeros(len(WATCHED), device=device)
         # No method: what is recorded must not keep the learner, which keeps the recording.
@@ -37,17 +37,16 @@ class Learner:
         self._held: Episodes | None = None
         self._step: Recorded[None] | None = None
 
-    def learn(self, episodes: Episodes, generator: torch.Generator) -> dict[str, float]:
-        """Several passes over the episodes, in minibatches of whole episodes, as the GRU needs them."""
-        count, device = len(episodes.cells), episodes.cells.device
-        size = min(count, self._settings.batch_size)
+    def learn(self, episodes: Episodes, minibatches: Tensor) -> Tensor:
+        """A step on each of the minibatches, rows of episodes [M, size]; the means of what one watches, `WATCHED`.
+
+        Nobody waits for a GPU here: what comes back is still being computed there.
+        """
         step = self._recorded_step(episodes) if self._recorded else partial(self._descend, episodes)
         self._watched.zero_()
-        rounds = [shuffled(count, size, generator) for _ in range(self._settings.updates)]
-        for rows in torch.cat(rounds).to(device):
+        for rows in minibatches:
             step(rows)
-        steps = sum(len(minibatches) for minibatches in rounds)
-        return {name: value / steps for name, value in zip(WATCHED, self._watched.tolist(), strict=True)}
+        return self._watched / len(minibatches)
 
     def _recorded_step(self, episodes: Episodes) -> Recorded[None]:
         """A step on these episodes, put where the recording reads them; other numbers of them need another one."""
@@ -77,10 +76,13 @@ def descend(
     watched += torch.stack([getattr(loss, name).detach() for name in WATCHED])
 
 
-def shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """All rows once in random order, [minibatches, size]; `NOBODY` fills the last one up."""
-    rows = torch.randperm(count, generator=generator)
-    return F.pad(rows, (0, -count % size), value=NOBODY).view(-1, size)
+def shuffled(count: int, settings: Stage2Settings, generator: torch.Generator) -> Tensor:
+    """All rows once in random order for every pass of PPO, in minibatches of whole episodes, as the GRU needs them:
+    [M, size]; `NOBODY` fills the last one of each pass up.
+    """
+    size = min(count, settings.batch_size)
+    passes = [torch.randperm(count, generator=generator) for _ in range(settings.updates)]
+    return torch.cat([F.pad(rows, (0, -count % size), value=NOBODY).view(-1, size) for rows in passes])
 
 
 def minibatch(episodes: Episodes, rows: Tensor) -> Episodes:

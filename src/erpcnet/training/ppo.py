@@ -105,20 +105,24 @@ def ppo_loss(
     error = (outlook.values - episodes.returns).square()
     # A visited cell has log-probability -inf and adds nothing.
     spread = -(chances.exp() * chances.masked_fill(episodes.visited, 0.0)).sum(dim=-1)
-    surrogate, value, entropy = (_mean(part, episodes.alive) for part in (gain, error, spread))
+    surrogate, value, entropy = (mean_alive(part, episodes.alive) for part in (gain, error, spread))
     with torch.no_grad():
-        approx_kl = _mean(ratio - 1 - log_ratio, episodes.alive)
-        clip_fraction = _mean(((ratio - 1).abs() > clip).float(), episodes.alive)
+        approx_kl = mean_alive(ratio - 1 - log_ratio, episodes.alive)
+        clip_fraction = mean_alive(((ratio - 1).abs() > clip).float(), episodes.alive)
     total = -(surrogate - value_weight * value + entropy_weight * entropy)
     return PpoLoss(total, surrogate, value, entropy, approx_kl, clip_fraction)
 
 
-def explained_variance(values: Tensor, returns: Tensor, alive: Tensor) -> float:
+def explained_variance(values: Tensor, returns: Tensor, alive: Tensor) -> Tensor:
     """1 - Var(return - V) / Var(return) over the steps taken: 1 is a perfect critic, 0 a constant one."""
-    values, returns = values[alive], returns[alive]
-    spread = returns.var()
-    return float(1 - (returns - values).var() / spread) if spread > 0 else 0.0
+
+    def variance(of: Tensor) -> Tensor:
+        return mean_alive((of - mean_alive(of, alive)).square(), alive)
+
+    spread = variance(returns)
+    return torch.where(spread > 0, 1 - variance(returns - values) / spread, torch.zeros_like(spread))
 
 
-def _mean(values: Tensor, alive: Tensor) -> Tensor:
+def mean_alive(values: Tensor, alive: Tensor) -> Tensor:
+    """The mean over the steps taken."""
     return (values * alive).sum() / alive.sum()

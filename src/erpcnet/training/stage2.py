@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,13 +19,14 @@ from erpcnet.model.walk import DirectLocalities, Localities, PolicyOrder, walk
 from erpcnet.precision import rough_products
 from erpcnet.progress import bar
 from erpcnet.recording import Recorded
-from erpcnet.training.learner import Learner
+from erpcnet.training.learner import WATCHED, Learner, shuffled
 from erpcnet.training.log import Log
 from erpcnet.training.ppo import (
     Episodes,
     alive_steps,
     discounted_returns,
     explained_variance,
+    mean_alive,
     standardise,
     visited_before,
 )
@@ -121,29 +122,35 @@ class PolicyTraining:
         device = source.phi.device
         recorded = network.graphs and device.type == "cuda"
         self._learner = Learner(network.policy, settings, device, recorded)
-        self._play: Callable[[Tensor, Tensor, Tensor], Played] = partial(play_from, network, source, settings)
+        self._round: Callable[[Tensor, Tensor, Tensor], Round] = partial(play_round, network, source, settings)
         if recorded and source.looks_up and source.at_once >= source.images:
-            self._play = Recorded(self._play, device)
+            self._round = Recorded(self._round, device)
+        self._drawn = self._draw()
 
     def epoch(self) -> dict[str, float]:
         """Walk once over every image and learn from it; what one watches."""
         self._policy.train()
+        minibatches = self._drawn.minibatches
         with rough_products(self._network):
-            episodes, watch = judge(self._policy, self.play(), self._settings)
-            watch |= self._learner.learn(episodes, self._generator)
+            found = self.play()
+            learned = self._learner.learn(found.episodes, minibatches)
         self._policy.eval()
-        return watch
+        watched = torch.cat([found.watched, learned]).tolist()  # once: it waits for all that a GPU has to do
+        return dict(zip((*PLAYED, *WATCHED), watched, strict=True))
 
-    def play(self) -> list[Played]:
-        """Walk once over every image, in one of its views."""
+    def play(self) -> Round:
+        """Walk once over every image, in one of its views. The next round is drawn while a GPU walks."""
+        found = self._round(*self._drawn[:3])
+        self._drawn = self._draw()
+        return found
+
+    def _draw(self) -> Draws:
         source, generator = self._source, self._generator
         view = torch.randint(source.views, (source.images,), generator=generator)
         order = torch.randperm(source.images, generator=generator)
         noise = torch.rand(self._network.steps, source.images, self._network.grid.cells, generator=generator)
-        order, view, noise = (drawn.to(source.phi.device) for drawn in (order, view[order], noise))
-        size = source.at_once
-        together = zip(order.split(size), view.split(size), noise.split(size, dim=1), strict=True)
-        return [self._play(*own) for own in together]
+        minibatches = shuffled(source.images, self._settings, generator)
+        return Draws(*(sent(drawn, source.phi.device) for drawn in (order, view[order], noise, minibatches)))
 
 
 def train_stage2(
@@ -164,6 +171,34 @@ def train_stage2(
     network.zero_grad()  # or they would keep the memory of the recording that wrote them
 
 
+class Draws(NamedTuple):
+    """What an epoch leaves to chance, drawn on the CPU, so that it is the same wherever walks take place.
+
+    Images [N] in random order, a view of each [N], noise [T, N, cells] for the walks, and minibatches [M, size].
+    """
+
+    images: Tensor
+    view: Tensor
+    noise: Tensor
+    minibatches: Tensor
+
+
+def sent(value: Tensor, device: torch.device) -> Tensor:
+    """The same where walks take place; a GPU fetches it by itself, without anyone waiting for what it does."""
+    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value
+
+
+@dataclass(frozen=True)
+class Round:
+    """Episodes of every image, and what one watches of them, `PLAYED`."""
+
+    episodes: Episodes
+    watched: Tensor
+
+
+PLAYED = ("mean_return", "mean_reward", "mean_steps", "explained_variance")
+
+
 @dataclass(frozen=True)
 class Played:
     """What walks went through and earned: see `Episodes`; reward [N, T]."""
@@ -177,11 +212,17 @@ class Played:
 
 
 @torch.no_grad()
-def play_from(
+def play_round(
     network: ERPCNet, source: Source, settings: Stage2Settings, images: Tensor, view: Tensor, noise: Tensor
-) -> Played:
-    """Walk once over some images of a source, each in one of its views."""
-    return play(network, source.take(images, view), source.labels[images], source.phi, settings, noise)
+) -> Round:
+    """Walk once over these images of a source, each in one of its views, as many at once as it wants."""
+    size, policy = source.at_once, network.policy
+    assert policy is not None
+    played = [
+        play(network, source.take(own, seen), source.labels[own], source.phi, settings, drawn)
+        for own, seen, drawn in zip(images.split(size), view.split(size), noise.split(size, dim=1), strict=True)
+    ]
+    return judge(policy, played, settings)
 
 
 def play(
@@ -208,20 +249,24 @@ def play(
     return Played(states, localities.descriptors, visited, seen.cells, reward, alive)
 
 
-@torch.no_grad()
-def judge(policy: ActorCritic, played: Sequence[Played], settings: Stage2Settings) -> tuple[Episodes, dict[str, float]]:
+def judge(policy: ActorCritic, played: Sequence[Played], settings: Stage2Settings) -> Round:
     """Returns and advantages of everything played, and what one watches."""
     states, descriptors, visited, cells, reward, alive = (
-        torch.cat([getattr(own, name) for own in played]) for name in Played.__dataclass_fields__
+        _joined([getattr(own, name) for own in played]) for name in Played.__dataclass_fields__
     )
     returns = discounted_returns(reward, alive, settings.gamma, settings.ending == "absorbing")
     outlook = policy(states, descriptors)
     chances = policy.log_probabilities(outlook.scores, visited).gather(2, cells[..., None]).squeeze(-1)
     advantages = standardise(returns - outlook.values, alive, settings.advantages)
-    watch = {
-        "mean_return": float(returns[:, 0].mean()),
-        "mean_reward": float(reward[alive].mean()),
-        "mean_steps": float(alive.sum(dim=1).float().mean()),
+    watched = {
+        "mean_return": returns[:, 0].mean(),
+        "mean_reward": mean_alive(reward, alive),
+        "mean_steps": alive.sum(dim=1).float().mean(),
         "explained_variance": explained_variance(outlook.values, returns, alive),
     }
-    return Episodes(states, descriptors, visited, cells, chances, returns, advantages, alive), watch
+    episodes = Episodes(states, descriptors, visited, cells, chances, returns, advantages, alive)
+    return Round(episodes, torch.stack([watched[name] for name in PLAYED]))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
