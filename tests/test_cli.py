@@ -346,7 +346,7 @@ def test_what_is_no_model_is_named(tmp_path: Path, run: Path) -> None:
 
 
 def test_help_shows_the_values_of_the_preset_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--config", "cub-regularised", "--help"]) == 0
+    assert main(["train", "--config", "cub", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "Passes over the training images. (type: int, default: 16)" in told
     assert "--data.image_size" in told

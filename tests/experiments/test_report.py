@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 
@@ -14,6 +15,7 @@ from erpcnet.experiments.report import (
     ratios_table,
     read_benches,
     spread,
+    summary_table,
     times_tables,
 )
 from erpcnet.experiments.rows import read_rows
@@ -34,6 +36,20 @@ def test_published_h_is_the_harmonic_mean_of_u_and_s() -> None:
     assert len(rows) >= 4
     for row in rows:
         assert float(row["h"]) == pytest.approx(harmonic_mean(float(row["u"]), float(row["s"])), abs=0.11)
+
+
+def test_the_summary_holds_what_the_rows_and_the_paper_say() -> None:
+    ablations, published = [read_rows(path) for path in RUNS if path.stem.startswith("cub")], RESULTS / "published.csv"
+    table = summary_table(ablations, read_rows(published))
+    assert table in (RESULTS.parent / "results.md").read_text(encoding="utf-8")
+    header, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    assert header == ["", "paper (ResNet-101, 224)", "224, 1 view", "224, 4 views", "448, 1 view", "448, 4 views"]
+    assert [line[:2] for line in lines[:4]] == [
+        ["GlobalNet T1", "68.1"], ["PCNet T1", "71.2"], ["RPCNet T1", "72.0"], ["ERPCNet T1", "72.5"],
+    ]  # fmt: skip
+    last = [float(row["h"]) for row in ablations[-1] if (row["method"], row["views"]) == ("ERPCNet", "4")]
+    assert len(last) == 3
+    assert lines[4][0::5] == ["ERPCNet H", f"{100 * sum(last) / 3:.1f} ± {100 * stdev(last):.1f}"]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)

@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from erpcnet.experiments.bench import ratios
 from erpcnet.experiments.rows import Rows, read_rows
 
+VARIANTS = ("GlobalNet", "PCNet", "RPCNet", "ERPCNet")
 FIGURES = ("t1", "t1_per_image", "u", "s", "h", "h_peer", "ausuc")
 # What a GPU has to reach: a ratio of the bench, the most it may be, or with a minus the least.
 BARS = {
@@ -38,20 +39,30 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def ablation_tables(rows: Rows) -> str:
-    """The tables of one ablation; those of several views after those of one."""
+    """The tables of one ablation; those of several views after those of one, whose parts are seen in one alone."""
+    one, *several = by_views(rows).items()
+    if not several:
+        return _ablation_tables(rows)
+    titled = [f"One view of each test image:\n\n{_ablation_tables(one[1])}"]
+    titled += [f"{views} views:\n\n{_ablation_tables(own, parts=False)}" for views, own in several]
+    return "\n\n".join(titled)
+
+
+def by_views(rows: Rows) -> dict[str, Rows]:
+    """The rows of one view of each test image, of two, ..."""
     views = sorted({row.get("views") or "1" for row in rows})
-    by_views = {count: [row for row in rows if (row.get("views") or "1") == count] for count in views}
-    titles = {count: "One view of each test image:" if count == "1" else f"{count} views:" for count in views}
-    return "\n\n".join(
-        _ablation_tables(own) if len(views) == 1 else f"{titles[count]}\n\n{_ablation_tables(own)}"
-        for count, own in by_views.items()
-    )
+    return {count: [row for row in rows if (row.get("views") or "1") == count] for count in views}
 
 
-def _ablation_tables(rows: Rows) -> str:
-    """Figures per method, and accuracy and hits after each step."""
+def by_method(rows: Rows) -> dict[str, Rows]:
+    """The rows of each method, in their order."""
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    own = {method: [row for row in rows if row["method"] == method] for method in methods}
+    return {method: [row for row in rows if row["method"] == method] for method in methods}
+
+
+def _ablation_tables(rows: Rows, parts: bool = True) -> str:
+    """Figures per method, and accuracy and hits after each step."""
+    own = by_method(rows)
     figures = markdown_table(
         ("method", "T1", "T1 per image", "U", "S", "H", "H, best delta", "AUSUC", "mean steps"),
         [
@@ -60,16 +71,33 @@ def _ablation_tables(rows: Rows) -> str:
                 *(spread(own[method], column) for column in FIGURES),
                 spread(own[method], "mean_steps", scale=1, digits=2),
             )
-            for method in methods
+            for method in own
         ],
     )
-    parts = [
+    tables = [
         figures,
         _by_step(own, "t1", "T1 after step"),
         _oracle_share(own),
-        _by_step(own, "hit", "parts seen after step"),
+        _by_step(own, "hit", "parts seen after step") if parts else "",
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(table for table in tables if table)
+
+
+def summary_table(ablations: Sequence[Rows], published: Rows) -> str:
+    """T1 of each method, and H of the last of them, beside the paper's: over input sizes and views."""
+    columns = {
+        f"{own[0]['input']}, {views} view{'s' if views != '1' else ''}": by_method(own)
+        for rows in ablations
+        for views, own in by_views(rows).items()
+    }
+    paper = {row["method"].partition(",")[0]: row for row in published}
+
+    def line(method: str, figure: str) -> tuple[str, ...]:
+        found = (spread(own[method], figure) for own in columns.values())
+        return f"{method} {figure.upper()}", paper[method][figure], *found
+
+    table = [*(line(method, "t1") for method in VARIANTS), line(VARIANTS[-1], "h")]
+    return markdown_table(("", "paper (ResNet-101, 224)", *columns), table)
 
 
 def _by_step(own: dict[str, Rows], kind: str, title: str) -> str:
@@ -198,9 +226,12 @@ def main() -> None:
     results = Path("docs/results")
     fill(results / "creatures.md", "ablation", ablation_tables(read_rows(results / "creatures.csv")))
     page = results.parent / "results.md"
-    for path in sorted(results.glob("cub-*.csv")):
-        fill(page, path.stem, ablation_tables(read_rows(path)))
-    fill(page, "published", published_table(read_rows(results / "published.csv")))
+    ablations = {path.stem: read_rows(path) for path in sorted(results.glob("cub-*.csv"))}
+    for name, rows in ablations.items():
+        fill(page, name, ablation_tables(rows))
+    published = read_rows(results / "published.csv")
+    fill(page, "summary", summary_table(list(ablations.values()), published))
+    fill(page, "published", published_table(published))
     speed, timings = results.parent / "speed.md", Path("benchmarks/results")
     fill(speed, "arithmetic", arithmetic_table(read_rows(timings / "arithmetic.csv")))
     for machine, benches in read_benches(timings).items():
