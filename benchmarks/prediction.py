@@ -2,8 +2,8 @@
 
     python benchmarks/prediction.py RUN --data DIR [--batch 256] [--repeats 20]
 
-Timed in turns within one run, on the same images of unseen classes: the walk, the backbone frozen as the walk's is, and
-the backbone as it comes; the medians are compared.
+Timed in turns within one run, on the same images of unseen classes, one view of each: the walk, the backbone frozen as
+the walk's is, and the backbone as it comes; the medians are compared.
 """
 
 from __future__ import annotations

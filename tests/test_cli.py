@@ -14,6 +14,7 @@ import erpcnet
 from erpcnet.cli import main, print_metrics
 from erpcnet.config import DEFAULTS, about_preset, list_presets, load_config
 from erpcnet.data.images import load_image
+from erpcnet.data.settings import TestViews
 from erpcnet.errors import InputError
 from erpcnet.pipeline import create_network
 
@@ -74,15 +75,21 @@ def test_evaluating_again_gives_the_same_figures(run: Path, capsys: pytest.Captu
         assert again[name] == pytest.approx(metrics[name]), name
 
 
-def test_predicting_agrees_with_the_evaluation(run: Path, creatures: Path) -> None:
+@pytest.mark.parametrize("views", [1, 4])
+def test_predicting_agrees_with_the_evaluation(
+    run: Path, creatures: Path, views: TestViews, capsys: pytest.CaptureFixture[str]
+) -> None:
     dataset = erpcnet.read_dataset(creatures)
-    model = erpcnet.load(run)
+    model = erpcnet.load(run, test_views=views)
     rows = dataset.test_unseen
-    found = model.predict([creatures / dataset.image_paths[row] for row in rows])
+    found = model.predict([creatures / dataset.image_paths[row] for row in rows], batch_size=24)
     right = torch.tensor([dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, found, strict=True)])
-    metrics = json.loads((run / "metrics.json").read_text())
+    assert main(["evaluate", str(run), "--json", "--views", str(views)]) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert metrics["views"] == views
     assert right.double().mean().item() == pytest.approx(metrics["t1_per_image"])
-    assert sum(f.steps for f in found) / len(found) == pytest.approx(metrics["mean_steps"])
+    if views == 1:  # of several views, a recognition holds the steps of the first
+        assert sum(f.steps for f in found) / len(found) == pytest.approx(metrics["mean_steps"])
     seen_too = model.predict([creatures / dataset.image_paths[row] for row in rows], "all")
     u = torch.tensor([dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, seen_too, strict=True)])
     assert u.double().mean().item() == pytest.approx(metrics["u"])  # as many images in every class
@@ -341,6 +348,8 @@ def test_what_is_no_model_is_named(tmp_path: Path, run: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
     with pytest.raises(InputError, match=r"model\.safetensors is no model of this version"):
         erpcnet.load(tmp_path)
+    with pytest.raises(InputError, match=r"data\.test_views is 3; it must be 1, 2 or 4"):
+        erpcnet.load(run, test_views=3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="candidates are 'unseen', 'all' or a list of names"):
         erpcnet.load(run).predict([Image.new("RGB", (64, 64))], "unsen")
 
@@ -365,11 +374,13 @@ def test_a_narrow_terminal_cuts_no_figure(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setenv("COLUMNS", "80")
     row = {"t1": 0.123, "t1_per_image": 0.234, "u": 0.345, "s": 0.456, "h": 0.567, "ausuc": None}
     row |= {"mean_steps": 6.0, "sigma": None, "delta": 9.87, "protocol": "validation"}
-    print_metrics([{**row, "variant": "a variant of a long name"}], title="figures")
-    printed = capsys.readouterr().out
-    for figure in ("12.3", "23.4", "34.5", "45.6", "56.7", "6.00", "never", "9.87"):
-        assert figure in printed
-    assert "long name" in " ".join(printed.split())
+    for views in (1, 4):
+        print_metrics([{**row, "views": views, "variant": "a variant of a long name"}], title="figures")
+        printed = capsys.readouterr().out
+        for figure in ("12.3", "23.4", "34.5", "45.6", "56.7", "6.00", "never", "9.87"):
+            assert figure in printed
+        assert "long name" in " ".join(printed.split())
+        assert ("views" in printed) == (views > 1)  # one is what everyone expects
 
 
 def test_a_fingerprint_says_what_was_set_and_not_where_or_by_which_seed() -> None:

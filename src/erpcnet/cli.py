@@ -197,14 +197,24 @@ def _evaluate(words: list[str]) -> int:
     parser = _Parser(prog="erpcnet evaluate", description="Evaluate a run's network on the test images.")
     parser.add_argument("run", help="folder that `erpcnet train` left")
     parser.add_argument("--data", help="the dataset; by default the one that the run was trained on")
+    _add_views(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(words)
-    found = evaluate_run(options.run, options.data or dataset_of(options.run)).to_json()
+    found = evaluate_run(options.run, options.data or dataset_of(options.run), options.views).to_json()
     if options.json:
         print(json.dumps(found, indent=2))
     else:
         print_metrics([found], title=options.run)
     return 0
+
+
+def _add_views(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--views",
+        type=int,
+        choices=(1, 2, 4),
+        help="views of each picture (data.test_views); by default as many as sigma and delta were chosen for",
+    )
 
 
 def _predict(words: list[str]) -> int:
@@ -219,9 +229,7 @@ def _predict(words: list[str]) -> int:
     parser.add_argument("--classes", default="unseen", help="'unseen' (default), 'all', or names separated by commas")
     parser.add_argument("--picture", metavar="FILE", help="also draw where it looked, as a PNG")
     parser.add_argument("--device", help="cpu, cuda, ...; by default a GPU if there is one")
-    parser.add_argument(
-        "--views", type=int, choices=(1, 2, 4), help="views of each picture (data.test_views); by default the run's"
-    )
+    _add_views(parser)
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(words)
     picture = _writable(options.picture) if options.picture else None
@@ -381,11 +389,12 @@ def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     percent = {"t1": "T1", "t1_per_image": "T1/image", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
     table.add_column("variant", overflow="fold")  # in a narrow terminal a name takes two lines, and no figure is cut
-    for name in (*percent.values(), "steps", "sigma", "delta"):
+    several = any(row["views"] > 1 for row in rows)
+    for name in (*percent.values(), "steps", "sigma", "delta", *(["views"] if several else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
         shares = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in percent]
         steps, delta = f"{row['mean_steps']:.2f}", f"{row['delta']:.2f}"
-        table.add_row(row["variant"], *shares, steps, sigma, delta)
+        table.add_row(row["variant"], *shares, steps, sigma, delta, *([str(row["views"])] if several else []))
     Console().print(table)

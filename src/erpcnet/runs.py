@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from safetensors.torch import save
 from erpcnet.config import Config, config_parser, to_config
 from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.data.images import load_image
+from erpcnet.data.settings import TestViews
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import Metrics, Settings
 from erpcnet.inference import ClassTable, Execution, Recogniser
@@ -71,9 +72,11 @@ def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
     return metrics
 
 
-def evaluate_run(run: str | Path, data: str | Path) -> Metrics:
-    """Evaluate a run's network again, with the sigma and delta that it was saved with."""
+def evaluate_run(run: str | Path, data: str | Path, test_views: TestViews | None = None) -> Metrics:
+    """Evaluate a run's network again, with the sigma and delta that it was saved with, in its own number of views or
+    in another."""
     config, network, settings, classes = _read_model(Path(run) / "model.safetensors")
+    config = _with_views(config, test_views)
     dataset = read_dataset(data)
     if dataset.attribute_names != classes.attribute_names:
         raise InputError(f"{data} has other attributes than the dataset that {run} was trained on.")
@@ -139,19 +142,24 @@ def load(
     run: str | Path,
     device: str | torch.device | None = None,
     execution: Execution = "auto",
-    test_views: Literal[1, 2, 4] | None = None,
+    test_views: TestViews | None = None,
 ) -> Recogniser:
     """The trained network of a run, ready to predict, on the GPU if there is one and nothing else is asked.
 
     `run` is its folder, or a model.safetensors; `execution` says how it walks (see `erpcnet.inference.Engine`), and
-    `test_views` in how many views of each picture, if not in the run's own. The network is frozen (see
-    `erpcnet.model.fusion`): it predicts, and no longer trains.
+    `test_views` over how many views of each picture, if not over as many as sigma and delta were chosen for. The
+    network is frozen (see `erpcnet.model.fusion`): it predicts, and no longer trains.
     """
     path = Path(run)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     config, network, settings, classes = _read_model(path if path.is_file() else path / "model.safetensors")
-    data = config.data if test_views is None else replace(config.data, test_views=test_views)
+    data = _with_views(config, test_views).data
     return Recogniser(freeze(network.to(device)), classes, data, settings.sigma, settings.delta, config.seed, execution)
+
+
+def _with_views(config: Config, test_views: TestViews | None) -> Config:
+    """The configuration with another number of views at test, if one is given."""
+    return config if test_views is None else replace(config, data=replace(config.data, test_views=test_views))
 
 
 def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset
+from erpcnet.data.views import views_at_test
 from erpcnet.evaluation.protocol import (
     SIGMAS,
     Metrics,
@@ -88,20 +90,21 @@ def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) ->
 
 
 @pytest.mark.parametrize("variant", ["erpcnet", "globalnet", "hardnet"])
-@pytest.mark.parametrize("sigma", [0.5, float("inf")])
+@pytest.mark.parametrize(("sigma", "which"), [(0.5, "unseen"), (0.5, "seen"), (float("inf"), "unseen")])
 def test_views_are_walked_over_one_by_one_and_their_scores_averaged(
-    tiny_config: Config, dataset: ZeroShotDataset, variant: str, sigma: float
+    tiny_config: Config, dataset: ZeroShotDataset, variant: str, sigma: float, which: Literal["seen", "unseen"]
 ) -> None:
+    rows = dataset.test_seen if which == "seen" else dataset.test_unseen
     config = replace(tiny_config, variant=variant, data=replace(tiny_config.data, test_views=4))
     shop = open_workshop(config, dataset)
     network = create_network(config, len(dataset.attribute_names)).eval().to(shop.accelerator.device)
     found = walk_test(shop, network, dataset)
-    scores, steps = found.stopped_scores("unseen", dataset.unseen, sigma)
+    scores, steps = found.stopped_scores(which, dataset.unseen, sigma)
     phi = torch.from_numpy(dataset.unit_attributes[dataset.unseen])
     expected = []
     for share, mirrored in ((1.0, False), (1.0, True), (6 / 7, False), (6 / 7, True)):
         centred = replace(config, data=replace(config.data, centre=share, test_views=1))
-        (batch,) = open_workshop(centred, dataset).feed.plain(dataset.test_unseen, len(dataset.test_unseen))
+        (batch,) = open_workshop(centred, dataset).feed.plain(rows, len(rows))
         images = batch.images.flip(3) if mirrored else batch.images
         with torch.inference_mode():
             seen = walk(network, DirectLocalities(network, images), usual_order(network, 0))
@@ -111,7 +114,7 @@ def test_views_are_walked_over_one_by_one_and_their_scores_averaged(
     assert found.views == measure(found, Settings(sigma, 0.0, "fixed"), seed=0).views == 4
     first = found.first_view()
     assert first.views == 1
-    torch.testing.assert_close(first.stopped_scores("unseen", dataset.unseen, sigma)[0], expected[0][0])
+    torch.testing.assert_close(first.stopped_scores(which, dataset.unseen, sigma)[0], expected[0][0])
 
 
 def test_without_images_of_seen_classes_nothing_is_said_of_both(shop: Workshop) -> None:
@@ -122,6 +125,7 @@ def test_without_images_of_seen_classes_nothing_is_said_of_both(shop: Workshop) 
         walks = walk_tables(network, dataset, tables, usual_order(network, 0))
         return measure(walks, Settings(0.5, 0.3, "fixed"), seed=0)
 
+    shop.feed.views_at_test = views_at_test(1.0, 2)
     whole, without = measured(shop.dataset), measured(replace(shop.dataset, test_seen=shop.dataset.test_seen[:0]))
     assert without == replace(whole, u=None, s=None, h=None, ausuc=None) != whole
 

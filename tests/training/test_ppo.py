@@ -130,7 +130,7 @@ def test_explained_variance_of_perfect_constant_and_absurd_critics() -> None:
     assert explained_variance(returns, returns, alive).item() == pytest.approx(1)
     assert explained_variance(torch.zeros_like(returns), returns, alive).item() == pytest.approx(0)
     assert explained_variance(-returns, returns, alive).item() == pytest.approx(-3, rel=1e-4)
-    assert explained_variance(returns, torch.ones_like(returns), alive).item() == 0  # nothing to explain
+    assert explained_variance(returns, torch.full_like(returns, 0.1), alive).item() == 0  # nothing to explain
     # Steps that were not taken say nothing.
     values, alive = returns + torch.randn(30, 2), torch.rand(30, 2) < 0.5
     expected = 1 - (returns - values)[alive].var() / returns[alive].var()

@@ -128,7 +128,7 @@ def test_recorded_walks_are_those_that_are_not_recorded(dataset: ZeroShotDataset
         training = PolicyTraining(network, source, Stage2Settings(batch_size=18, views=1), seed=0)
         rounds = []
         for _ in range(WARMING + 3):
-            played = training.play()
+            played = training.play(training.draw())
             rounds.append((played.episodes.cells.clone(), played.episodes.advantages.clone(), played.watched.clone()))
         found.append(rounds)
         assert not looks_up or (isinstance(training._round, Recorded) and training._round.recorded)
@@ -160,7 +160,8 @@ def test_playing_the_direct_way_keeps_nothing_to_differentiate(tiny_config: Conf
     shop = open_workshop(config, dataset)
     network = create_network(config, len(dataset.attribute_names)).requires_grad_(True)
     source = open_source(network, dataset, shop.feed, config.stage2, seed=0)
-    found = PolicyTraining(network, source, config.stage2, seed=0).play()
+    training = PolicyTraining(network, source, config.stage2, seed=0)
+    found = training.play(training.draw())
     # A graph would hold every map of every image until the epoch's end.
     assert not any(value.requires_grad for value in (*vars(found.episodes).values(), found.watched))
 

@@ -59,7 +59,7 @@ class ImageFeed:
     ) -> None:
         self.device = torch.device(device)
         self.image_size, self.crop_scale, self.flip = image_size, crop_scale, flip
-        self.test_views = views_at_test(centre, test_views)
+        self.views_at_test = views_at_test(centre, test_views)
         self._shapes = torch.from_numpy(cache.shapes)
         self._cache = cache
         self._resident: Tensor | None = None
@@ -86,16 +86,16 @@ class ImageFeed:
 
     def plain(self, rows: IntArray, batch_size: int) -> Iterator[Batch]:
         """The rows in their order, as centre views; the last batch may be smaller."""
-        yield from self._shown(rows, batch_size, self.test_views[0])
+        yield from self._shown(rows, batch_size, self.views_at_test[0])
 
     def at_test(self, rows: IntArray, batch_size: int) -> Iterator[Batch]:
         """The rows in their order, in one view at test after the other, the centre view first."""
-        for view in self.test_views:
+        for view in self.views_at_test:
             yield from self._shown(rows, batch_size, view)
 
     def views(self, rows: Tensor, augment: Tensor, generator: torch.Generator) -> Batch:
         """One batch of the rows [N], as random views where `augment` [N] says so and as centre views elsewhere."""
-        random, centre = self._random_cuts(rows, generator), self._cuts_at_test(rows, self.test_views[0])
+        random, centre = self._random_cuts(rows, generator), self._cuts(rows, self.views_at_test[0])
         augment = augment.to(self.device)
         boxes = torch.where(augment[:, None], random.boxes, centre.boxes)
         return self._cut(Cuts(rows, boxes, random.flip & augment), self._pixels(rows))
@@ -109,12 +109,12 @@ class ImageFeed:
         flip = torch.rand(len(rows), generator=generator) < self.flip
         return Cuts(rows, boxes.to(self.device), flip.to(self.device))
 
-    def _cuts_at_test(self, rows: Tensor, view: View) -> Cuts:
+    def _cuts(self, rows: Tensor, view: View) -> Cuts:
         boxes = centre_boxes(self._shapes[rows], view.share)
         return Cuts(rows, boxes.to(self.device), torch.full((len(rows),), view.mirrored, device=self.device))
 
     def _shown(self, rows: IntArray, batch_size: int, view: View) -> Iterator[Batch]:
-        for cuts in self._cuts_at_test(torch.from_numpy(rows), view).split(batch_size):
+        for cuts in self._cuts(torch.from_numpy(rows), view).split(batch_size):
             yield self._cut(cuts, self._pixels(cuts.rows))
 
     def _ahead(self, batches: Iterable[Cuts]) -> Iterator[Batch]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from erpcnet.errors import InputError
+
+TestViews = Literal[1, 2, 4]
 
 
 @dataclass
@@ -21,8 +23,8 @@ class DataSettings:
     flip: float = 0.5
     """How often a training view is mirrored."""
     centre: float = 0.875
-    """Share of the short side that the test view covers."""
-    test_views: Literal[1, 2, 4] = 1
+    """Share of the short side that the usual view at test covers."""
+    test_views: TestViews = 1
     """Views of an image at test, whose scores are averaged: 2 are the usual one and its mirror image, 4 both of these
     and both closer up. Each costs as much as the first."""
 
@@ -33,6 +35,8 @@ class DataSettings:
             raise InputError(f"data.cache_size is {self.cache_size}; it must be at least 1, or unset.")
         if not 0 < self.centre <= 1 or not 0 <= self.flip <= 1:
             raise InputError("data.centre must be above 0 and up to 1, and data.flip from 0 to 1.")
+        if self.test_views not in get_args(TestViews):
+            raise InputError(f"data.test_views is {self.test_views}; it must be 1, 2 or 4.")
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise InputError(f"data.crop_scale is {self.crop_scale}; it must be two shares, 0 < LOW <= HIGH <= 1.")

@@ -19,12 +19,19 @@ class View(NamedTuple):
     """How an image is shown at test: the middle square of this share of its short side, mirrored or not."""
 
     share: float
-    mirrored: bool = False
+    mirrored: bool
 
 
 def views_at_test(centre: float, count: int) -> list[View]:
     """The first `count` of: the middle, its mirror image, a closer view, and the mirror image of that."""
     return [View(share, mirrored) for share in (centre, CLOSER * centre) for mirrored in (False, True)][:count]
+
+
+def over_views(found: Tensor, images: int) -> Tensor:
+    """What was found for so many images in the first view, then in the second, ..., averaged: [views * N, ...] to
+    [N, ...].
+    """
+    return found.unflatten(0, (-1, images)).mean(dim=0)
 
 
 def random_boxes(

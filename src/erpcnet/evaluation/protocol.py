@@ -11,6 +11,7 @@ from torch import Tensor
 
 from erpcnet.data import ImageFeed, ZeroShotDataset
 from erpcnet.data.dataset import IntArray
+from erpcnet.data.views import over_views
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
 from erpcnet.evaluation.stacking import Curve, StackedScores, curve, stack
 from erpcnet.model import ERPCNet
@@ -82,10 +83,6 @@ class EvaluationWalks:
         """How many views every image has."""
         return len(self.unseen.steps) // len(self.dataset.test_unseen)
 
-    def over_views(self, found: Tensor) -> Tensor:
-        """What was found for every view of every image, [views * N, ...], averaged over views: [N, ...]."""
-        return found.unflatten(0, (self.views, -1)).mean(dim=0)
-
     def first_view(self) -> EvaluationWalks:
         """The walks over the first view of each image alone."""
         seen = None if self.seen is None else self.seen.first(len(self.dataset.test_seen))
@@ -103,7 +100,8 @@ class EvaluationWalks:
         seen = self.seen if which == "seen" else self.unseen
         assert seen is not None, "these walks have no images of seen classes"
         scores, steps = stopped_scores(self.network, seen, self.phi(classes), sigma)
-        return self.over_views(scores), self.over_views(steps.double())
+        images = len(self.labels(which))
+        return over_views(scores, images), over_views(steps.double(), images)
 
     def phi(self, classes: IntArray) -> Tensor:
         """Unit-length attributes of `classes`, where the walks are."""
@@ -132,7 +130,7 @@ def build_test_tables(
     network: ERPCNet, dataset: ZeroShotDataset, feed: ImageFeed, batch_size: int
 ) -> dict[str, LocalityTable]:
     """Every locality of every view of the test images of seen and of unseen classes."""
-    parts, views = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}, len(feed.test_views)
+    parts, views = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}, len(feed.views_at_test)
     return {
         name: build_table(network, feed.at_test(rows, batch_size), views * len(rows), f"Test images, {name}")
         for name, rows in parts.items()
@@ -160,7 +158,7 @@ def walk_images(
     network.eval()
 
     def over(rows: IntArray, name: str) -> Walk | None:
-        total = len(feed.test_views) * -(-len(rows) // batch_size)
+        total = len(feed.views_at_test) * -(-len(rows) // batch_size)
         batches = track(feed.at_test(rows, batch_size), total=total, what=f"Test images, {name}")
         found = [walk(network, DirectLocalities(network, batch.images), order) for batch in batches]
         return Walk.join(found) if found else None
@@ -251,7 +249,7 @@ def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
     network, labels, classes = walks.network, walks.labels("unseen"), walks.dataset.unseen
     if network.steps == 0:
         return []
-    scores = walks.over_views(network.scores(walks.unseen.whole, walks.unseen.joint, walks.phi(classes)))
+    scores = over_views(network.scores(walks.unseen.whole, walks.unseen.joint, walks.phi(classes)), len(labels))
     predicted = torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=2)]
     return [per_class_accuracy(predicted[:, step], labels) for step in range(network.steps)]
 
@@ -260,7 +258,7 @@ def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
 def _global_accuracy(walks: EvaluationWalks) -> float:
     """Unseen T1 of a_g alone."""
     classes, labels = walks.dataset.unseen, walks.labels("unseen")
-    scores = walks.over_views(walks.network.global_fit(walks.unseen.whole, walks.phi(classes)))
+    scores = over_views(walks.network.global_fit(walks.unseen.whole, walks.phi(classes)), len(labels))
     return per_class_accuracy(torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=1)], labels)
 
 

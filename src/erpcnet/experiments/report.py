@@ -39,7 +39,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def ablation_tables(rows: Rows) -> str:
-    """The tables of one ablation; those of several views after those of one, whose parts are seen in one alone."""
+    """The tables of one ablation; those of several views after those of one, and without the parts seen in it."""
     one, *several = by_views(rows).items()
     if not several:
         return _ablation_tables(rows)
@@ -50,8 +50,14 @@ def ablation_tables(rows: Rows) -> str:
 
 def by_views(rows: Rows) -> dict[str, Rows]:
     """The rows of one view of each test image, of two, ..."""
-    views = sorted({row.get("views") or "1" for row in rows})
-    return {count: [row for row in rows if (row.get("views") or "1") == count] for count in views}
+    found: dict[str, Rows] = {}
+    for row in sorted(rows, key=_views):
+        found.setdefault(_views(row), []).append(row)
+    return found
+
+
+def _views(row: dict[str, str]) -> str:
+    return row.get("views") or "1"
 
 
 def by_method(rows: Rows) -> dict[str, Rows]:
@@ -93,7 +99,7 @@ def summary_table(ablations: Sequence[Rows], published: Rows) -> str:
     paper = {row["method"].partition(",")[0]: row for row in published}
 
     def line(method: str, figure: str) -> tuple[str, ...]:
-        found = (spread(own[method], figure) for own in columns.values())
+        found = (spread(own.get(method, []), figure) for own in columns.values())
         return f"{method} {figure.upper()}", paper[method][figure], *found
 
     table = [*(line(method, "t1") for method in VARIANTS), line(VARIANTS[-1], "h")]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from erpcnet.data.images import load_image, squeeze, to_rgb
 from erpcnet.data.settings import DataSettings
-from erpcnet.data.views import View, centre_boxes, take_views, views_at_test
+from erpcnet.data.views import centre_boxes, over_views, take_views, views_at_test
 from erpcnet.errors import InputError
 from erpcnet.evaluation.stacking import stack
 from erpcnet.inference.engine import Engine, Execution
@@ -83,21 +83,37 @@ class Recognition:
     first_answer: str
     first_confidence: float
     attributes: dict[str, float]
+    views: int = 1
 
     @property
     def steps(self) -> int:
         return len(self.regions)
 
 
+class Evidence(NamedTuple):
+    """After the glance and after every step: scores of the classes, their chances (p_joint + p_global) / 2, both
+    [N, S, C], and attributes [N, S, A].
+    """
+
+    scores: Tensor
+    chances: Tensor
+    attributes: Tensor
+
+    def first(self, count: int) -> Evidence:
+        """Of the first so many images."""
+        return Evidence(*(one[:count] for one in self))
+
+    def at_the_end(self, steps: Tensor, images: int) -> Evidence:
+        """Where each view of each image stopped, averaged over its views: one step, for so many images."""
+        rows = torch.arange(len(steps), device=steps.device)
+        return Evidence(*(over_views(one[rows, steps], images)[:, None] for one in self))
+
+
 class Answers(NamedTuple):
-    """The class answered, as a row of the table, and how sure that is; both [N, T]."""
+    """The class answered, as a row of the table, and how sure that is; both [N, S]."""
 
     classes: Tensor
     confidence: Tensor
-
-    def row(self, number: int) -> Answers:
-        """Those of one picture, [T]."""
-        return Answers(self.classes[number], self.confidence[number])
 
 
 class Recogniser:
@@ -142,48 +158,47 @@ class Recogniser:
     def predict(
         self, pictures: Sequence[Picture], candidates: Candidates = "unseen", batch_size: int = 64
     ) -> list[Recognition]:
-        """Recognise pictures among the unseen classes, all classes (calibrated), or classes by name."""
+        """Recognise pictures among the unseen classes, all classes (calibrated), or classes by name.
+
+        `batch_size` views of pictures are walked over at once.
+        """
         found: list[Recognition] = []
         table = self.classes.select(candidates)
-        for start in range(0, len(pictures), batch_size):
-            found.extend(self._predict([open_picture(p) for p in pictures[start : start + batch_size]], table))
+        size = max(1, batch_size // self.data.test_views)
+        for start in range(0, len(pictures), size):
+            found.extend(self._predict([open_picture(p) for p in pictures[start : start + size]], table))
         return found
 
     def _predict(self, pictures: list[Image.Image], table: ClassTable) -> list[Recognition]:
         device, count = next(self.network.parameters()).device, len(pictures)
         shown, boxes = self._views(pictures)
-        phi = table.phi().to(device)
+        phi, is_seen = table.phi().to(device), torch.from_numpy(table.seen).to(device)
         stop = StopRule(self.sigma, phi) if self.network.policy is not None else None
         seen = self.engine.walk(shown.to(device), stop)
-        is_seen = torch.from_numpy(table.seen).to(device)
-        scores, chances = self._by_step(seen, phi)
-        on_the_way = self._answers(scores[:count], chances[:count], is_seen)
-        attributes = torch.cat([seen.whole[:, None], seen.joint], dim=1)
-        ends = torch.arange(len(seen.steps), device=device), seen.steps
-        scores, chances, attributes = (_over_views(one[ends], count) for one in (scores, chances, attributes))
-        final = self._answers(scores[:, None], chances[:, None], is_seen)
+        evidence = self._evidence(seen, phi)
+        end = evidence.at_the_end(seen.steps, count)
+        on_the_way, final = (self._answers(one, is_seen) for one in (evidence.first(count), end))
+        cells, steps, attributes = seen.cells[:count].cpu(), seen.steps[:count].tolist(), end.attributes[:, 0].tolist()
+        windows = self.network.grid.boxes(self.data.image_size) / self.data.image_size
         return [
             Recognition(
-                name=table.names[int(final.classes[row])],
-                confidence=float(final.confidence[row]),
-                regions=self._regions(seen.cells[row, : seen.steps[row]], on_the_way.row(row), table, box, picture),
+                name=table.names[int(final.classes[row, 0])],
+                confidence=float(final.confidence[row, 0]),
+                regions=tuple(
+                    Region(
+                        _to_pixels(windows[cells[row, step]], boxes[row], picture.size),
+                        table.names[int(on_the_way.classes[row, step + 1])],
+                        float(on_the_way.confidence[row, step + 1]),
+                    )
+                    for step in range(steps[row])
+                ),
                 first_answer=table.names[int(on_the_way.classes[row, 0])],
                 first_confidence=float(on_the_way.confidence[row, 0]),
-                attributes=dict(zip(table.attribute_names, attributes[row].tolist(), strict=True)),
+                attributes=dict(zip(table.attribute_names, attributes[row], strict=True)),
+                views=self.data.test_views,
             )
-            for row, (picture, box) in enumerate(zip(pictures, boxes, strict=True))
+            for row, picture in enumerate(pictures)
         ]
-
-    def _regions(
-        self, cells: Tensor, answers: Answers, table: ClassTable, view: Tensor, picture: Image.Image
-    ) -> tuple[Region, ...]:
-        """The windows of one walk [T], with what was answered after the glance and each of them [T + 1]."""
-        windows = self.network.grid.boxes(self.data.image_size)[cells.cpu()] / self.data.image_size
-        after = zip(windows, answers.classes[1:], answers.confidence[1:], strict=False)
-        return tuple(
-            Region(_to_pixels(window, view, picture.size), table.names[int(answer)], float(confidence))
-            for window, answer, confidence in after
-        )
 
     def _views(self, pictures: list[Image.Image]) -> tuple[Tensor, Tensor]:
         """The pictures as the cache and the feed would give them, in one view after the other, and what part of each
@@ -191,36 +206,29 @@ class Recogniser:
         side, size = self.data.stored_size, self.data.image_size
         pixels = torch.from_numpy(np.stack([squeeze(picture, side) for picture in pictures])).contiguous()
         shapes = torch.tensor([(p.height, p.width) for p in pictures], dtype=torch.float32)
-
-        def cut(view: View) -> Tensor:
-            flip = torch.full((len(pictures),), view.mirrored)
-            return take_views(pixels, centre_boxes(shapes, view.share), size, flip)
-
         views = views_at_test(self.data.centre, self.data.test_views)
-        return torch.cat([cut(view) for view in views]), centre_boxes(shapes, self.data.centre)
+        boxes = [centre_boxes(shapes, view.share) for view in views]
+        flips = [torch.full((len(pictures),), view.mirrored) for view in views]
+        shown = [take_views(pixels, box, size, flip) for box, flip in zip(boxes, flips, strict=True)]
+        return torch.cat(shown), boxes[0]
 
-    def _by_step(self, seen: Walk, phi: Tensor) -> tuple[Tensor, Tensor]:
-        """After the glance and every step, of every class: scores, and (p_joint + p_global) / 2, both [N, T + 1, C]."""
+    def _evidence(self, seen: Walk, phi: Tensor) -> Evidence:
         of_global = self.network.global_fit(seen.whole, phi)
         scores, chances = [of_global], [of_global.softmax(dim=1)]
         for step in range(self.network.steps):
             of_joint = self.network.joint_fit(seen.joint[:, step], phi)
             scores.append(self.network.combine(of_global, of_joint, step + 1))
             chances.append((of_global.softmax(dim=1) + of_joint.softmax(dim=1)) / 2)
-        return torch.stack(scores, dim=1), torch.stack(chances, dim=1)
+        attributes = torch.cat([seen.whole[:, None], seen.joint], dim=1)
+        return Evidence(torch.stack(scores, dim=1), torch.stack(chances, dim=1), attributes)
 
-    def _answers(self, scores: Tensor, chances: Tensor, is_seen: Tensor) -> Answers:
-        """Scores and chances [N, T, C] to the class answered and the chance of it."""
-        flat = scores.flatten(0, 1)
+    def _answers(self, evidence: Evidence, is_seen: Tensor) -> Answers:
+        """The class answered at each of the evidence's steps, and the chance of it."""
+        flat = evidence.scores.flatten(0, 1)
         mixed = bool(is_seen.any()) and not bool(is_seen.all())
         best = stack(flat, is_seen).predict(self.delta) if mixed else flat.argmax(dim=1)
-        classes = best.view(scores.shape[:2])
-        return Answers(classes.cpu(), chances.gather(2, classes[..., None])[..., 0].cpu())
-
-
-def _over_views(found: Tensor, count: int) -> Tensor:
-    """[views * count, ...] to its mean over views, [count, ...]."""
-    return found.unflatten(0, (-1, count)).mean(dim=0)
+        classes = best.view(evidence.scores.shape[:2])
+        return Answers(classes.cpu(), evidence.chances.gather(2, classes[..., None])[..., 0].cpu())
 
 
 def open_picture(picture: Picture) -> Image.Image:

@@ -120,7 +120,12 @@ def explained_variance(values: Tensor, returns: Tensor, alive: Tensor) -> Tensor
         return mean_alive((of - mean_alive(of, alive)).square(), alive)
 
     spread = variance(returns)
-    return torch.where(spread > 0, 1 - variance(returns - values) / spread, torch.zeros_like(spread))
+    # What rounding makes of returns that are all the same is no spread.
+    return torch.where(
+        spread > 1e-10 * mean_alive(returns.square(), alive),
+        1 - variance(returns - values) / spread,
+        torch.zeros_like(spread),
+    )
 
 
 def mean_alive(values: Tensor, alive: Tensor) -> Tensor:

@@ -123,28 +123,28 @@ class PolicyTraining:
         recorded = network.graphs and device.type == "cuda"
         self._learner = Learner(network.policy, settings, device, recorded)
         self._round: Callable[[Tensor, Tensor, Tensor], Round] = partial(play_round, network, source, settings)
-        if recorded and source.looks_up and source.at_once >= source.images:
+        if recorded and source.looks_up:
             self._round = Recorded(self._round, device)
-        self._drawn = self._draw()
+        self._drawn = self.draw()
 
     def epoch(self) -> dict[str, float]:
         """Walk once over every image and learn from it; what one watches."""
         self._policy.train()
-        minibatches = self._drawn.minibatches
+        drawn = self._drawn
         with rough_products(self._network):
-            found = self.play()
-            learned = self._learner.learn(found.episodes, minibatches)
+            found = self.play(drawn)
+            learned = self._learner.learn(found.episodes, drawn.minibatches)
         self._policy.eval()
+        self._drawn = self.draw()  # a GPU is still at work
         watched = torch.cat([found.watched, learned]).tolist()  # once: it waits for all that a GPU has to do
         return dict(zip((*PLAYED, *WATCHED), watched, strict=True))
 
-    def play(self) -> Round:
-        """Walk once over every image, in one of its views. The next round is drawn while a GPU walks."""
-        found = self._round(*self._drawn[:3])
-        self._drawn = self._draw()
-        return found
+    def play(self, drawn: Draws) -> Round:
+        """Walk once over every image, in one of its views; the next round may overwrite what comes back."""
+        return self._round(drawn.images, drawn.view, drawn.noise)
 
-    def _draw(self) -> Draws:
+    def draw(self) -> Draws:
+        """Leave to chance what an epoch leaves to it."""
         source, generator = self._source, self._generator
         view = torch.randint(source.views, (source.images,), generator=generator)
         order = torch.randperm(source.images, generator=generator)
@@ -185,7 +185,7 @@ class Draws(NamedTuple):
 
 def sent(value: Tensor, device: torch.device) -> Tensor:
     """The same where walks take place; a GPU fetches it by itself, without anyone waiting for what it does."""
-    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value
+    return (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
