@@ -52,6 +52,13 @@ def test_the_summary_holds_what_the_rows_and_the_paper_say() -> None:
     assert lines[4][0::5] == ["ERPCNet H", f"{100 * sum(last) / 3:.1f} ± {100 * stdev(last):.1f}"]
 
 
+def test_what_an_ablation_left_out_is_empty_in_the_summary() -> None:
+    rows = [{"method": "GlobalNet", "input": "64", "views": "2", "t1": "0.5"}]
+    lines = summary_table([rows], read_rows(RESULTS / "published.csv")).splitlines()
+    assert lines[0] == "|  | paper (ResNet-101, 224) | 64, 2 views |"
+    assert lines[2:4] == ["| GlobalNet T1 | 68.1 | 50.0 |", "| PCNet T1 | 71.2 |  |"]
+
+
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_pages_hold_the_tables_of_their_rows(path: Path) -> None:
     page = RESULTS.parent / "results.md" if path.stem.startswith("cub") else path.with_suffix(".md")
