@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -13,8 +14,9 @@ from PIL import Image
 import erpcnet
 from erpcnet.cli import main, print_metrics
 from erpcnet.config import DEFAULTS, about_preset, list_presets, load_config
-from erpcnet.data.images import load_image
+from erpcnet.data.images import load_image, squeeze
 from erpcnet.data.settings import TestViews
+from erpcnet.data.views import take_views
 from erpcnet.errors import InputError
 from erpcnet.pipeline import create_network
 
@@ -75,7 +77,7 @@ def test_evaluating_again_gives_the_same_figures(run: Path, capsys: pytest.Captu
         assert again[name] == pytest.approx(metrics[name]), name
 
 
-@pytest.mark.parametrize("views", [1, 4])
+@pytest.mark.parametrize("views", [1, 2, 4])
 def test_predicting_agrees_with_the_evaluation(
     run: Path, creatures: Path, views: TestViews, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,20 +97,27 @@ def test_predicting_agrees_with_the_evaluation(
     assert u.double().mean().item() == pytest.approx(metrics["u"])  # as many images in every class
 
 
-def test_several_views_of_a_picture_are_averaged_and_the_regions_are_the_first_ones(run: Path, creatures: Path) -> None:
+def test_several_views_of_a_picture_are_averaged_and_the_regions_are_the_first_ones(
+    run: Path, creatures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = erpcnet.read_dataset(creatures)
     pictures = [load_image(creatures / dataset.image_paths[row]) for row in dataset.test_unseen[:12]]
-    mirrored = [picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for picture in pictures]
     one, both = erpcnet.load(run), erpcnet.load(run, test_views=2)
-    found, plain, turned = both.predict(pictures), one.predict(pictures), one.predict(mirrored)
-    for two, first, second in zip(found, plain, turned, strict=True):
+    found, plain = both.predict(pictures), one.predict(pictures)
+    pixels = torch.from_numpy(np.stack([squeeze(picture, one.data.stored_size) for picture in pictures]))
+    closer = torch.tensor([two.closer for two in found]) / torch.tensor([picture.size * 2 for picture in pictures])
+    close_up = take_views(pixels.contiguous(), closer, one.data.image_size)
+    monkeypatch.setattr(one, "_views", lambda _: (close_up, closer, None))
+    close = one.predict(pictures)
+    for two, first, second in zip(found, plain, close, strict=True):
         assert (two.regions, two.first_answer) == (first.regions, first.first_answer)
+        assert (first.closer, two.views) == (None, 2)
         for name, value in two.attributes.items():
             assert value == pytest.approx((first.attributes[name] + second.attributes[name]) / 2, abs=1e-4)
         if first.name == second.name:
             assert two.name == first.name
             assert two.confidence == pytest.approx((first.confidence + second.confidence) / 2, abs=1e-4)
-    assert any(first.name == second.name for first, second in zip(plain, turned, strict=True))
+    assert any(first.name == second.name for first, second in zip(plain, close, strict=True))
 
 
 def test_a_class_can_be_added_at_run_time(run: Path, creatures: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from erpcnet.data.views import MEAN, STD, centre_boxes, random_boxes, take_views
+from erpcnet.data.views import MEAN, STD, centre_boxes, closer_boxes, random_boxes, take_views
 
 
 def _undone(views: torch.Tensor) -> torch.Tensor:
@@ -36,6 +36,47 @@ def test_random_views_cover_the_asked_share_and_stay_inside() -> None:
     assert (area >= 0.3 - 1e-5).float().mean() > 0.9  # the rest was narrowed to fit
     aspect = (boxes[:, 2] - boxes[:, 0]) * 150 / ((boxes[:, 3] - boxes[:, 1]) * 100)
     assert 0.7 < aspect.min() < aspect.max() < 1.4
+
+
+def _closer_box(activity: np.ndarray, box: list[float], height: float, width: float) -> list[float]:
+    """Place by place, in pixels of the picture."""
+    left, upper, right, lower = box[0] * width, box[1] * height, box[2] * width, box[3] * height
+    rows, columns = activity.shape
+    above = np.maximum(activity - activity.mean(), 0)
+    above = above if above.any() else np.ones_like(above)
+    sums = np.zeros(5)
+    for row in range(rows):
+        for column in range(columns):
+            x = left + (column + 0.5) * (right - left) / columns
+            y = upper + (row + 0.5) * (lower - upper) / rows
+            sums += above[row, column] * np.array([1, x, y, x * x, y * y])
+    _, x, y, xx, yy = sums / sums[0]
+    spread = np.sqrt(max(xx - x * x, yy - y * y, 0))
+    side = float(np.clip(4.85 * spread, 0.45 * (right - left), 0.95 * (right - left)))
+    x, y = np.clip(x, side / 2, width - side / 2), np.clip(y, side / 2, height - side / 2)
+    return [(x - side / 2) / width, (y - side / 2) / height, (x + side / 2) / width, (y + side / 2) / height]
+
+
+@pytest.mark.parametrize("share", [0.875, 1.0])
+def test_a_closer_view_is_a_square_around_what_is_active(share: float) -> None:
+    draw = np.random.default_rng(0)
+    shapes = torch.from_numpy(draw.uniform(50, 400, (40, 2)))
+    activity = torch.from_numpy(draw.exponential(size=(40, 7, 7)) ** 3)  # a few places stand out
+    activity[0] = 5.0  # nothing does
+    activity[1] = 0.0
+    activity[2, 0, 0], activity[3, 6, 6] = 1e4, 1e4  # in a corner
+    boxes = centre_boxes(shapes, share)
+    found = closer_boxes(activity, boxes, shapes)
+    expected = [_closer_box(*one) for one in zip(activity.numpy(), boxes.tolist(), *shapes.T.tolist(), strict=True)]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+    assert found.min() >= 0
+    assert found.max() <= 1
+    height, width = ((found[:, 2:] - found[:, :2]).flip(1) * shapes).unbind(1)
+    torch.testing.assert_close(height, width)
+    usual = share * shapes.amin(dim=1)
+    assert (height / usual).min() == pytest.approx(0.45)  # the corners
+    torch.testing.assert_close(height[:2], 0.95 * usual[:2])
+    torch.testing.assert_close(found[:2], centre_boxes(shapes[:2], 0.95 * share))
 
 
 def test_flipping_mirrors_only_those_asked() -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from erpcnet.config import Config
-from erpcnet.data import ZeroShotDataset
-from erpcnet.data.views import views_at_test
+from erpcnet.data import ZeroShotDataset, open_cache
+from erpcnet.data.views import centre_boxes, closer_boxes, take_views
 from erpcnet.evaluation.protocol import (
     SIGMAS,
     Metrics,
@@ -24,6 +24,7 @@ from erpcnet.evaluation.protocol import (
     usual_order,
     walk_tables,
 )
+from erpcnet.model import ERPCNet
 from erpcnet.model.walk import DirectLocalities, walk
 from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings, walk_test
 from erpcnet.training import Log
@@ -102,19 +103,32 @@ def test_views_are_walked_over_one_by_one_and_their_scores_averaged(
     scores, steps = found.stopped_scores(which, dataset.unseen, sigma)
     phi = torch.from_numpy(dataset.unit_attributes[dataset.unseen])
     expected = []
-    for share, mirrored in ((1.0, False), (1.0, True), (6 / 7, False), (6 / 7, True)):
-        centred = replace(config, data=replace(config.data, centre=share, test_views=1))
-        (batch,) = open_workshop(centred, dataset).feed.plain(rows, len(rows))
-        images = batch.images.flip(3) if mirrored else batch.images
+    for images in _four_views(network, shop, rows):
         with torch.inference_mode():
             seen = walk(network, DirectLocalities(network, images), usual_order(network, 0))
             expected.append(stopped_scores(network, seen, phi, sigma))
     torch.testing.assert_close(scores, torch.stack([own for own, _ in expected]).mean(dim=0), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(steps, torch.stack([taken for _, taken in expected]).double().mean(dim=0))
     assert found.views == measure(found, Settings(sigma, 0.0, "fixed"), seed=0).views == 4
-    first = found.first_view()
-    assert first.views == 1
-    torch.testing.assert_close(first.stopped_scores(which, dataset.unseen, sigma)[0], expected[0][0])
+    for count in (1, 2):
+        first = found.first(count)
+        assert first.views == count
+        mean = torch.stack([own for own, _ in expected[:count]]).mean(dim=0)
+        own = first.stopped_scores(which, dataset.unseen, sigma)[0]
+        torch.testing.assert_close(own, mean, atol=1e-3, rtol=1e-3)
+
+
+def _four_views(network: ERPCNet, shop: Workshop, rows: np.ndarray) -> list[torch.Tensor]:
+    """As is, closer, and the mirror images of both."""
+    cache, size = open_cache(shop.dataset, shop.config.data.stored_size), shop.config.data.image_size
+    pixels, shapes = torch.from_numpy(cache.pixels[rows]), torch.from_numpy(cache.shapes)[rows]
+    whole = centre_boxes(shapes, shop.config.data.centre)
+    usual = take_views(pixels, whole, size)
+    with torch.inference_mode():
+        last = network.backbone.last(network.backbone.trunk(usual))
+        closer = take_views(pixels, closer_boxes(last.clamp_min(0).sum(dim=1), whole, shapes), size)
+    assert not torch.allclose(usual, closer, atol=0.5)
+    return [usual, closer, usual.flip(3), closer.flip(3)]
 
 
 def test_without_images_of_seen_classes_nothing_is_said_of_both(shop: Workshop) -> None:
@@ -125,7 +139,7 @@ def test_without_images_of_seen_classes_nothing_is_said_of_both(shop: Workshop) 
         walks = walk_tables(network, dataset, tables, usual_order(network, 0))
         return measure(walks, Settings(0.5, 0.3, "fixed"), seed=0)
 
-    shop.feed.views_at_test = views_at_test(1.0, 2)
+    shop.feed.test_views = 2
     whole, without = measured(shop.dataset), measured(replace(shop.dataset, test_seen=shop.dataset.test_seen[:0]))
     assert without == replace(whole, u=None, s=None, h=None, ausuc=None) != whole
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,9 +14,10 @@ from torch import Tensor
 
 from erpcnet.data.cache import ImageCache
 from erpcnet.data.dataset import IntArray
-from erpcnet.data.views import View, centre_boxes, random_boxes, take_views, views_at_test
+from erpcnet.data.views import centre_boxes, closer_boxes, random_boxes, take_views
 
 AHEAD = 3  # batches fetched before they are asked for
+Activity = Callable[[Tensor], Tensor]  # images [N, 3, size, size] to how much there is at their places [N, h, w]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Cuts(NamedTuple):
         """Batches of `size`; the last may be smaller."""
         return (self.take(slice(start, start + size)) for start in range(0, len(self.rows), size))
 
+    def mirrored(self) -> Cuts:
+        return self._replace(flip=~self.flip)
+
 
 class ImageFeed:
     """Feeds the images of a cache; the pixels lie on the device if they are allowed that much of its memory."""
@@ -59,7 +63,7 @@ class ImageFeed:
     ) -> None:
         self.device = torch.device(device)
         self.image_size, self.crop_scale, self.flip = image_size, crop_scale, flip
-        self.views_at_test = views_at_test(centre, test_views)
+        self.centre, self.test_views = centre, test_views
         self._shapes = torch.from_numpy(cache.shapes)
         self._cache = cache
         self._resident: Tensor | None = None
@@ -86,16 +90,18 @@ class ImageFeed:
 
     def plain(self, rows: IntArray, batch_size: int) -> Iterator[Batch]:
         """The rows in their order, as centre views; the last batch may be smaller."""
-        yield from self._shown(rows, batch_size, self.views_at_test[0])
+        yield from self._shown(self._centre_cuts(torch.from_numpy(rows)), batch_size)
 
-    def at_test(self, rows: IntArray, batch_size: int) -> Iterator[Batch]:
-        """The rows in their order, in one view at test after the other, the centre view first."""
-        for view in self.views_at_test:
-            yield from self._shown(rows, batch_size, view)
+    def at_test(self, rows: IntArray, batch_size: int, activity: Activity) -> Iterator[Batch]:
+        """The rows in their order, in one view after the other: the centre view, a closer one of what is active in it,
+        and the mirror images of both; as many of these as there are `test_views`.
+        """
+        for cuts in self._cuts_at_test(torch.from_numpy(rows), batch_size, activity):
+            yield from self._shown(cuts, batch_size)
 
     def views(self, rows: Tensor, augment: Tensor, generator: torch.Generator) -> Batch:
         """One batch of the rows [N], as random views where `augment` [N] says so and as centre views elsewhere."""
-        random, centre = self._random_cuts(rows, generator), self._cuts(rows, self.views_at_test[0])
+        random, centre = self._random_cuts(rows, generator), self._centre_cuts(rows)
         augment = augment.to(self.device)
         boxes = torch.where(augment[:, None], random.boxes, centre.boxes)
         return self._cut(Cuts(rows, boxes, random.flip & augment), self._pixels(rows))
@@ -109,13 +115,27 @@ class ImageFeed:
         flip = torch.rand(len(rows), generator=generator) < self.flip
         return Cuts(rows, boxes.to(self.device), flip.to(self.device))
 
-    def _cuts(self, rows: Tensor, view: View) -> Cuts:
-        boxes = centre_boxes(self._shapes[rows], view.share)
-        return Cuts(rows, boxes.to(self.device), torch.full((len(rows),), view.mirrored, device=self.device))
+    def _centre_cuts(self, rows: Tensor) -> Cuts:
+        boxes = centre_boxes(self._shapes[rows], self.centre)
+        return Cuts(rows, boxes.to(self.device), torch.zeros(len(rows), dtype=torch.bool, device=self.device))
 
-    def _shown(self, rows: IntArray, batch_size: int, view: View) -> Iterator[Batch]:
-        for cuts in self._cuts(torch.from_numpy(rows), view).split(batch_size):
-            yield self._cut(cuts, self._pixels(cuts.rows))
+    def _cuts_at_test(self, rows: Tensor, batch_size: int, activity: Activity) -> Iterator[Cuts]:
+        usual = self._centre_cuts(rows)
+        yield usual
+        if self.test_views > 1:
+            closer = self._closer(usual, batch_size, activity)
+            yield closer
+            if self.test_views > 2:
+                yield usual.mirrored()
+                yield closer.mirrored()
+
+    def _closer(self, usual: Cuts, batch_size: int, activity: Activity) -> Cuts:
+        found = torch.cat([activity(batch.images) for batch in self._shown(usual, batch_size)])
+        return usual._replace(boxes=closer_boxes(found, usual.boxes, self._shapes[usual.rows].to(self.device)))
+
+    def _shown(self, cuts: Cuts, batch_size: int) -> Iterator[Batch]:
+        for batch in cuts.split(batch_size):
+            yield self._cut(batch, self._pixels(batch.rows))
 
     def _ahead(self, batches: Iterable[Cuts]) -> Iterator[Batch]:
         """The views of each batch; pixels that are not on the device are fetched while it computes."""

@@ -25,8 +25,8 @@ class DataSettings:
     centre: float = 0.875
     """Share of the short side that the usual view at test covers."""
     test_views: TestViews = 1
-    """Views of an image at test, whose scores are averaged: 2 are the usual one and its mirror image, 4 both of these
-    and both closer up. Each costs as much as the first."""
+    """Views of an image at test, whose scores are averaged: 2 are the usual one and a closer one of what the network
+    finds in it, 4 both of these and their mirror images. Each costs as much as the first, and the finding a glance."""
 
     def __post_init__(self) -> None:
         if self.image_size < 32:

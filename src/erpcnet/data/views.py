@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,19 +11,10 @@ from torch import Tensor
 # Statistics of ImageNet, which every pretrained backbone of torchvision and most of timm expect.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
-CLOSER = 6 / 7  # of the usual view's side, what a closer one shows
-
-
-class View(NamedTuple):
-    """How an image is shown at test: the middle square of this share of its short side, mirrored or not."""
-
-    share: float
-    mirrored: bool
-
-
-def views_at_test(centre: float, count: int) -> list[View]:
-    """The first `count` of: the middle, its mirror image, a closer view, and the mirror image of that."""
-    return [View(share, mirrored) for share in (centre, CLOSER * centre) for mirrored in (False, True)][:count]
+# The side of a closer view: so many standard deviations of where there is something (an evenly filled square is
+# sqrt(12) = 3.46 of them wide), but a share of the usual view's between these.
+SPREADS = 4.85
+NEAREST, FARTHEST = 0.45, 0.95
 
 
 def over_views(found: Tensor, images: int) -> Tensor:
@@ -61,6 +51,36 @@ def centre_boxes(shapes: Tensor, share: float) -> Tensor:
     side = shapes.min(dim=1, keepdim=True).values * share
     half = (side / shapes).flip(1) / 2  # (width, height) shares
     return torch.cat([0.5 - half, 0.5 + half], dim=1)
+
+
+def closer_boxes(activity: Tensor, boxes: Tensor, shapes: Tensor) -> Tensor:
+    """Squares around what the views `boxes` [N, 4] of images show, as large as it is. Returns as `random_boxes`.
+
+    activity: [N, h, w], how much there is at each place of the views; what lies above their mean counts.
+    shapes: [N, 2] height and width of the images, which the squares do not leave.
+    """
+    above = (activity - activity.mean(dim=(1, 2), keepdim=True)).clamp_min(0)
+    above = above + torch.finfo(above.dtype).tiny  # of a view that is the same everywhere, all counts
+    middle, spread = (
+        torch.stack(one, dim=1) for one in zip(_moments(above.sum(1)), _moments(above.sum(2)), strict=True)
+    )
+    whole = shapes.flip(1)  # width and height
+    size = (boxes[:, 2:] - boxes[:, :2]) * whole
+    usual = size.amax(dim=1, keepdim=True)
+    side = (SPREADS * spread * size).amax(dim=1, keepdim=True)
+    half = torch.minimum(torch.maximum(side, NEAREST * usual), FARTHEST * usual) / 2
+    at = boxes[:, :2] * whole + middle * size
+    at = torch.minimum(torch.maximum(at, half), whole - half)
+    return torch.cat([(at - half) / whole, (at + half) / whole], dim=1)
+
+
+def _moments(amounts: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation [N] of a place, as a share of the way, that is drawn by these amounts [N, n]."""
+    count = amounts.shape[1]
+    places = (torch.arange(count, device=amounts.device, dtype=amounts.dtype) + 0.5) / count
+    chances = amounts / amounts.sum(dim=1, keepdim=True)
+    mean = (chances * places).sum(dim=1)
+    return mean, (chances * (places - mean[:, None]).square()).sum(dim=1).sqrt()
 
 
 def take_views(

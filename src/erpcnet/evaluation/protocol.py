@@ -83,10 +83,10 @@ class EvaluationWalks:
         """How many views every image has."""
         return len(self.unseen.steps) // len(self.dataset.test_unseen)
 
-    def first_view(self) -> EvaluationWalks:
-        """The walks over the first view of each image alone."""
-        seen = None if self.seen is None else self.seen.first(len(self.dataset.test_seen))
-        return replace(self, seen=seen, unseen=self.unseen.first(len(self.dataset.test_unseen)))
+    def first(self, views: int) -> EvaluationWalks:
+        """The walks over the first so many views of each image alone."""
+        seen = None if self.seen is None else self.seen.first(views * len(self.dataset.test_seen))
+        return replace(self, seen=seen, unseen=self.unseen.first(views * len(self.dataset.test_unseen)))
 
     def labels(self, which: Literal["seen", "unseen"]) -> Tensor:
         """The true classes [N], as numbers of the dataset."""
@@ -130,12 +130,13 @@ def build_test_tables(
     network: ERPCNet, dataset: ZeroShotDataset, feed: ImageFeed, batch_size: int
 ) -> dict[str, LocalityTable]:
     """Every locality of every view of the test images of seen and of unseen classes."""
-    parts, views = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}, len(feed.views_at_test)
-    return {
-        name: build_table(network, feed.at_test(rows, batch_size), views * len(rows), f"Test images, {name}")
-        for name, rows in parts.items()
-        if len(rows)
-    }
+    parts = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}
+
+    def table(name: str, rows: IntArray) -> LocalityTable:
+        views = feed.at_test(rows, batch_size, network.activity)
+        return build_table(network, views, feed.test_views * len(rows), f"Test images, {name}")
+
+    return {name: table(name, rows) for name, rows in parts.items() if len(rows)}
 
 
 @torch.inference_mode()
@@ -158,8 +159,9 @@ def walk_images(
     network.eval()
 
     def over(rows: IntArray, name: str) -> Walk | None:
-        total = len(feed.views_at_test) * -(-len(rows) // batch_size)
-        batches = track(feed.at_test(rows, batch_size), total=total, what=f"Test images, {name}")
+        total = feed.test_views * -(-len(rows) // batch_size)
+        views = feed.at_test(rows, batch_size, network.activity)
+        batches = track(views, total=total, what=f"Test images, {name}")
         found = [walk(network, DirectLocalities(network, batch.images), order) for batch in batches]
         return Walk.join(found) if found else None
 

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset
+from erpcnet.data.settings import TestViews
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import (
     EvaluationWalks,
@@ -190,12 +191,11 @@ def _oracle(trained: Trained) -> Order:
 
 
 def _rows(shop: Workshop, name: str, pair: Pair, order: Callable[[Trained], Order]) -> Iterator[dict[str, Any]]:
-    """The figures of one method; where images have several views at test, those of the first alone too."""
+    """The figures of one method; where images have several views at test, those of fewer of them too."""
     fold, final = (None if one is None else one.walk(order(one)) for one in pair)
     assert final is not None
-    if final.views > 1:
-        yield _row(shop, name, pair.final, None if fold is None else fold.first_view(), final.first_view())
-    yield _row(shop, name, pair.final, fold, final)
+    for views in (count for count in get_args(TestViews) if count <= final.views):
+        yield _row(shop, name, pair.final, None if fold is None else fold.first(views), final.first(views))
 
 
 def _row(
@@ -221,7 +221,7 @@ def _row(
     }
     if "parts" in final.dataset.extras and final.network.steps:
         places = part_places(final.dataset, final.dataset.test_unseen, shop.config.data.centre)
-        cells = walks.first_view().unseen.cells.cpu()  # parts lie elsewhere in the other views
+        cells = walks.first(1).unseen.cells.cpu()  # parts lie elsewhere in the other views
         found = hits(cells, places, final.network.grid).nanmean(dim=0)
         row |= {f"hit_step{step}": float(value) for step, value in enumerate(found, start=1)}
     views = "" if walks.views == 1 else f"  {walks.views} views"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -16,12 +17,15 @@ from PIL import Image
 from erpcnet.inference.recogniser import Picture, Recognition, open_picture
 
 RIGHT, WRONG = "#1f77ff", "#ffc400"  # the paper's colours: blue is correct, yellow is wrong
+CLOSER: dict[str, Any] = {"edgecolor": "white", "linestyle": "--", "linewidth": 1.2}
 
 
 def draw_localities(
     pictures: Sequence[Picture], found: Sequence[Recognition], truths: Sequence[str | None], out: str | Path
 ) -> None:
-    """The numbered regions of each picture, with the answer and its confidence after each step, and of all views."""
+    """The numbered regions of each picture, with the answer and its confidence after each step, and of all views; of
+    several views, the closer one is a dashed frame.
+    """
     columns = min(6, len(pictures))
     rows = -(-len(pictures) // columns)
     lines = max((len(_lines(recognition)) for recognition in found), default=1)
@@ -37,6 +41,9 @@ def draw_localities(
 
 def _draw_one(axis: Axes, picture: Image.Image, recognition: Recognition, truth: str | None) -> None:
     axis.imshow(picture)
+    if recognition.closer is not None:
+        left, upper, right, lower = recognition.closer
+        axis.add_patch(Rectangle((left, upper), right - left, lower - upper, fill=False, **CLOSER))
     shift = min(picture.size) * 0.012
     for number, region in enumerate(recognition.regions, start=1):
         colour = _colour(region.answer, truth)

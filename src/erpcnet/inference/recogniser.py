@@ -14,7 +14,7 @@ from torch import Tensor
 
 from erpcnet.data.images import load_image, squeeze, to_rgb
 from erpcnet.data.settings import DataSettings
-from erpcnet.data.views import centre_boxes, over_views, take_views, views_at_test
+from erpcnet.data.views import centre_boxes, closer_boxes, over_views, take_views
 from erpcnet.errors import InputError
 from erpcnet.evaluation.stacking import stack
 from erpcnet.inference.engine import Engine, Execution
@@ -23,6 +23,10 @@ from erpcnet.model.walk import StopRule, Walk
 
 Picture = str | Path | Image.Image
 Candidates = Literal["unseen", "all"] | Sequence[str]
+Box = tuple[float, float, float, float]  # left, upper, right and lower, in pixels of the picture
+
+
+WHOLE = torch.tensor([0.0, 0.0, 1.0, 1.0])  # a window that is the whole view
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,9 @@ class ClassTable:
 
 @dataclass(frozen=True)
 class Region:
-    """One look: the window in pixels of the picture, and what the answer was after it."""
+    """One look: the window, and what the answer was after it."""
 
-    box: tuple[float, float, float, float]
+    box: Box
     answer: str
     confidence: float
 
@@ -74,7 +78,8 @@ class Recognition:
     """What is in a picture: the class, how sure, the regions looked at in order, and the predicted attributes.
 
     Where the network is shown several views of a picture, class, confidence and attributes are of all of them, and
-    the regions, and what was answered on the way, of the first.
+    the regions, and what was answered on the way, of the first; `closer` is the part of the picture that it found worth
+    a closer view.
     """
 
     name: str
@@ -84,6 +89,7 @@ class Recognition:
     first_confidence: float
     attributes: dict[str, float]
     views: int = 1
+    closer: Box | None = None
 
     @property
     def steps(self) -> int:
@@ -171,10 +177,10 @@ class Recogniser:
 
     def _predict(self, pictures: list[Image.Image], table: ClassTable) -> list[Recognition]:
         device, count = next(self.network.parameters()).device, len(pictures)
-        shown, boxes = self._views(pictures)
+        shown, usual, closer = self._views(pictures)
         phi, is_seen = table.phi().to(device), torch.from_numpy(table.seen).to(device)
         stop = StopRule(self.sigma, phi) if self.network.policy is not None else None
-        seen = self.engine.walk(shown.to(device), stop)
+        seen = self.engine.walk(shown, stop)
         evidence = self._evidence(seen, phi)
         end = evidence.at_the_end(seen.steps, count)
         on_the_way, final = (self._answers(one, is_seen) for one in (evidence.first(count), end))
@@ -186,7 +192,7 @@ class Recogniser:
                 confidence=float(final.confidence[row, 0]),
                 regions=tuple(
                     Region(
-                        _to_pixels(windows[cells[row, step]], boxes[row], picture.size),
+                        _to_pixels(windows[cells[row, step]], usual[row], picture.size),
                         table.names[int(on_the_way.classes[row, step + 1])],
                         float(on_the_way.confidence[row, step + 1]),
                     )
@@ -196,21 +202,26 @@ class Recogniser:
                 first_confidence=float(on_the_way.confidence[row, 0]),
                 attributes=dict(zip(table.attribute_names, attributes[row], strict=True)),
                 views=self.data.test_views,
+                closer=None if closer is None else _to_pixels(WHOLE, closer[row], picture.size),
             )
             for row, picture in enumerate(pictures)
         ]
 
-    def _views(self, pictures: list[Image.Image]) -> tuple[Tensor, Tensor]:
-        """The pictures as the cache and the feed would give them, in one view after the other, and what part of each
-        the first view is (shares)."""
-        side, size = self.data.stored_size, self.data.image_size
+    def _views(self, pictures: list[Image.Image]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The pictures as the cache and the feed would give them, in one view after the other, on the network's device;
+        and what part of each the usual and the closer view are (shares)."""
+        side, size, count = self.data.stored_size, self.data.image_size, self.data.test_views
+        device = next(self.network.parameters()).device
         pixels = torch.from_numpy(np.stack([squeeze(picture, side) for picture in pictures])).contiguous()
         shapes = torch.tensor([(p.height, p.width) for p in pictures], dtype=torch.float32)
-        views = views_at_test(self.data.centre, self.data.test_views)
-        boxes = [centre_boxes(shapes, view.share) for view in views]
-        flips = [torch.full((len(pictures),), view.mirrored) for view in views]
-        shown = [take_views(pixels, box, size, flip) for box, flip in zip(boxes, flips, strict=True)]
-        return torch.cat(shown), boxes[0]
+        usual, closer = centre_boxes(shapes, self.data.centre), None
+        shown = [take_views(pixels, usual, size).to(device)]
+        if count > 1:
+            closer = closer_boxes(self.network.activity(shown[0]).cpu(), usual, shapes)
+            shown.append(take_views(pixels, closer, size).to(device))
+        if count > 2:
+            shown += [view.flip(3) for view in shown]
+        return torch.cat(shown), usual, closer
 
     def _evidence(self, seen: Walk, phi: Tensor) -> Evidence:
         of_global = self.network.global_fit(seen.whole, phi)
@@ -235,7 +246,7 @@ def open_picture(picture: Picture) -> Image.Image:
     return to_rgb(picture) if isinstance(picture, Image.Image) else load_image(picture)
 
 
-def _to_pixels(window: Tensor, view: Tensor, size: tuple[int, int]) -> tuple[float, float, float, float]:
+def _to_pixels(window: Tensor, view: Tensor, size: tuple[int, int]) -> Box:
     """A window in shares of the view, the view in shares of the picture, to pixels of the picture."""
     x1, y1, x2, y2 = window.tolist()
     left, upper, right, lower = view.tolist()

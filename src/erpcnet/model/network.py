@@ -181,6 +181,12 @@ class ERPCNet(nn.Module):
         surface = feature_map if self.local is None else self.local.surface(images, feature_map)
         return Glance(surface, embedding, self.global_predictor(embedding))
 
+    def activity(self, images: Tensor) -> Tensor:
+        """How much f_G finds at each place of its last map [N, H, W]: the sum of what is above zero."""
+        with self._autocast(images):
+            last = self.backbone(images)
+        return last.float().relu().sum(dim=1)
+
     def look(self, surface: Tensor, cells: Tensor) -> Tensor:
         """Localities e_l [N, T, D] of the cells [N, T] of a glance's surface."""
         assert self.local is not None, "GlobalNet has no localities"
