@@ -12,9 +12,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-import timm
 import torch
-import torchvision
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -99,15 +97,19 @@ def _create(name: str, pretrained: bool) -> nn.Module:
         return _OWN[name]()
     try:
         if name.startswith(TIMM):
+            import timm
+
             return timm.create_model(name.removeprefix(TIMM), pretrained=pretrained, num_classes=0)
-        if name not in torchvision.models.list_models(module=torchvision.models):
-            close = difflib.get_close_matches(name, [*torchvision.models.list_models(module=torchvision.models), *_OWN])
+        from torchvision import models
+
+        if name not in models.list_models(module=models):
+            close = difflib.get_close_matches(name, [*models.list_models(module=models), *_OWN])
             hint = f" (near: {', '.join(close)})" if close else ""
             raise InputError(
                 f"there is no backbone '{name}'{hint}; give a torchvision name, 'timm/NAME' or one of "
                 f"{', '.join(list_backbones())}."
             )
-        return torchvision.models.get_model(name, weights="DEFAULT" if pretrained else None)
+        return models.get_model(name, weights="DEFAULT" if pretrained else None)
     except InputError:
         raise
     except Exception as error:
@@ -263,9 +265,11 @@ def resnet50_v1() -> nn.Module:
     torchvision's own has it on the second (v1.5). The keys are the same, so v1 weights load into either without
     an error, and compute something else.
     """
-    network = torchvision.models.resnet50(weights=None)
+    from torchvision.models.resnet import Bottleneck, resnet50
+
+    network = resnet50(weights=None)
     for module in network.modules():
-        if isinstance(module, torchvision.models.resnet.Bottleneck):
+        if isinstance(module, Bottleneck):
             module.conv1.stride, module.conv2.stride = module.conv2.stride, module.conv1.stride
     return network
 
