@@ -3,6 +3,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,13 @@ from PIL import Image
 
 import erpcnet
 from erpcnet.cli import main, print_metrics
-from erpcnet.config import DEFAULTS, about_preset, list_presets, load_config
+from erpcnet.config import DEFAULTS, load_config
 from erpcnet.data.images import load_image, squeeze
 from erpcnet.data.settings import TestViews
 from erpcnet.data.views import take_views
 from erpcnet.errors import InputError
 from erpcnet.pipeline import create_network
+from erpcnet.presets import about_preset, list_presets
 
 QUICK = [
     "--data.image_size",
@@ -407,3 +410,11 @@ def test_a_fingerprint_says_what_was_set_and_not_where_or_by_which_seed() -> Non
 def test_settings_at_their_defaults_leave_no_fingerprint() -> None:
     # So one more setting, at its default, changes none.
     assert erpcnet.Config().fingerprint() == hashlib.sha256(f"defaults: {DEFAULTS}\n".encode()).hexdigest()[:8]
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"), [("erpcnet.cli", "torch"), ("erpcnet.presets", "torch"), ("erpcnet.runs", "torchvision, timm")]
+)
+def test_nobody_waits_for_what_is_not_used(module: str, heavy: str) -> None:
+    check = f"import sys, {module}; sys.exit(any(name in sys.modules for name in '{heavy}'.split(', ')))"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -64,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"erpcnet: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("erpcnet: interrupted", file=sys.stderr)
+        on = "; the same command goes on with it" if words[0] == "train" else ""
+        print(f"erpcnet: interrupted{on}", file=sys.stderr)
         return 130
 
 
@@ -82,7 +83,7 @@ def _train(words: list[str]) -> int:
         words,
         "erpcnet train",
         "Train ERPCNet (Stage I, then Stage II) on a dataset, evaluate it, and leave a run.",
-        {"--out": ("runs/latest", "folder for the run")},
+        {"--out": ("runs/latest", "folder for the run; an unfinished one there is gone on with")},
     )
     if parsed is None:
         return 0
@@ -145,7 +146,8 @@ def _configured(
 
     `--data` names the dataset, while `--data.image_size` is a setting, so these are taken out by hand.
     """
-    from erpcnet.config import config_parser, help_with, one_line, read_values, to_config
+    from erpcnet.config import config_parser, help_with, one_line, to_config
+    from erpcnet.presets import read_values
 
     plain = {
         "--config": ("photos", "a preset (see `erpcnet presets`) or a YAML file of settings"),
@@ -372,7 +374,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _presets(words: list[str]) -> int:
-    from erpcnet.config import about_preset, list_presets
+    from erpcnet.presets import about_preset, list_presets
 
     _Parser(prog="erpcnet presets", description="The names that --config takes.").parse_args(words)
     table = Table("preset", "what it is", box=SIMPLE_HEAD)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from argparse import SUPPRESS
 from dataclasses import asdict, dataclass, field
-from importlib import resources
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +15,13 @@ from erpcnet.data.settings import DataSettings
 from erpcnet.errors import InputError
 from erpcnet.evaluation.settings import EvaluationSettings
 from erpcnet.model.settings import WITH_POLICY, ModelSettings, Variant
+from erpcnet.presets import merge, read_values
 from erpcnet.training.settings import Stage1Settings, Stage2Settings
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 DEFAULTS = 1  # raise it when a default changes: the settings' fingerprints change with it
-UNCOUNTED = ("seed", "variant")
+UNCOUNTED = ("seed", "variant", "checkpoint_minutes")
 
 
 @dataclass
@@ -43,6 +41,8 @@ class Config:
     graphs: bool = True
     """Record the steps of training as CUDA graphs, on a GPU and in one process: small batches do not wait for launches
     then."""
+    checkpoint_minutes: float = 5.0
+    """How often training keeps what it needs to go on after an interruption, between epochs; 0: after each."""
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     stage1: Stage1Settings = field(default_factory=Stage1Settings)
@@ -50,11 +50,14 @@ class Config:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
     def __post_init__(self) -> None:
+        if not self.checkpoint_minutes >= 0:
+            raise InputError(f"checkpoint_minutes is {self.checkpoint_minutes}; it must not be negative.")
         if self.variant in WITH_POLICY and self.stage2.ending != "never" and self.model.sigma is None:
             raise InputError(f"stage2.ending '{self.stage2.ending}' ends episodes at sigma; set --model.sigma too.")
 
     def fingerprint(self) -> str:
-        """Eight characters that change with any setting but the seed, the variant and a file's folder.
+        """Eight characters that change with any setting but the seed, the variant, a file's folder and what changes
+        no figure.
 
         What has its default does not count: so rows keep theirs when there are more settings than there were.
         """
@@ -71,24 +74,9 @@ class Config:
         return yaml.safe_dump(values, sort_keys=False)
 
 
-def list_presets() -> list[str]:
-    """Names that `--config` takes."""
-    return sorted(
-        entry.name.removesuffix(".yaml")
-        for entry in resources.files("erpcnet.presets").iterdir()
-        if entry.name.endswith(".yaml") and not entry.name.startswith("_")
-    )
-
-
-def about_preset(name: str) -> str:
-    """What the comment at the top of a preset says."""
-    lines = takewhile(lambda line: line.startswith("#"), _read(name).splitlines())
-    return " ".join(line.removeprefix("#").strip() for line in lines)
-
-
 def load_config(name: str | Path | None = None, **overrides: Any) -> Config:
     """A configuration from a preset's name or a YAML file; `overrides` are nested dictionaries or values."""
-    values = _merge(read_values(name) if name is not None else {}, overrides)
+    values = merge(read_values(name) if name is not None else {}, overrides)
     return to_config(config_parser(), values)
 
 
@@ -132,41 +120,3 @@ def to_config(parser: ArgumentParser, values: dict[str, Any] | Namespace) -> Con
 def one_line(error: Exception) -> str:
     """jsonargparse's messages span lines; a user reads one."""
     return " ".join(str(error).split())
-
-
-def read_values(name: str | Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The settings of a preset or a YAML file; `extends: NAME` in it names what it builds on."""
-    if str(name) in above:
-        raise InputError(f"{name} extends itself, by way of {' and '.join(above)}.")
-    text = _read(name)
-    try:
-        values = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise InputError(f"{name} is no YAML file: {one_line(error)}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{name} must hold settings as 'name: value', not {type(values).__name__}.")
-    base = values.pop("extends", None)
-    return values if base is None else _merge(read_values(base, (*above, str(name))), values)
-
-
-def _read(name: str | Path) -> str:
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise InputError(f"{path} is not there; --config takes a YAML file or one of {', '.join(list_presets())}.")
-        return path.read_text(encoding="utf-8")
-    preset = resources.files("erpcnet.presets") / f"{name}.yaml"
-    if not preset.is_file():
-        close = difflib.get_close_matches(str(name), list_presets(), n=1)
-        hint = f", perhaps '{close[0]}'" if close else ""
-        raise InputError(f"there is no preset '{name}'{hint}; the presets are {', '.join(list_presets())}.")
-    return preset.read_text(encoding="utf-8")
-
-
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, group by group."""
-    merged = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
-    return merged

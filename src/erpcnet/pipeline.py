@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from erpcnet.evaluation.protocol import (
 )
 from erpcnet.model import ERPCNet
 from erpcnet.progress import console
-from erpcnet.training import Log, open_source, train_stage1, train_stage2
+from erpcnet.training import Checkpoint, Checkpoints, Log, open_source, train_stage1, train_stage2
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Workshop:
 
 def open_workshop(config: Config, dataset: ZeroShotDataset) -> Workshop:
     """Decode the images, if that was not done before, and find the device."""
-    accelerator = Accelerator()
+    # Told to use CPUs, it lets several processes on them know of each other; by itself it does so on GPUs alone.
+    accelerator = Accelerator(cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available())
     data = config.data
     cache = open_cache(dataset, data.stored_size)
     feed = ImageFeed(
@@ -72,31 +74,51 @@ def prepare(network: ERPCNet, config: Config) -> ERPCNet:
     return network.to(memory_format=torch.channels_last)
 
 
-def train_network(shop: Workshop, dataset: ZeroShotDataset, log: Log) -> ERPCNet:
-    """Both stages on the training images of `dataset`."""
-    network = train_localities(shop, dataset, log)
+def train_network(shop: Workshop, dataset: ZeroShotDataset, log: Log, kept: Checkpoints | None = None) -> ERPCNet:
+    """Both stages on the training images of `dataset`; what was `kept` of them is not done again."""
+    kept = kept or Checkpoints()
+    network = train_localities(shop, dataset, log, kept.stage(1))
     if network.policy is not None:
-        train_policy(shop, network, dataset, log)
+        train_policy(shop, network, dataset, log, kept.stage(2))
     return network
 
 
-def train_localities(shop: Workshop, dataset: ZeroShotDataset, log: Log) -> ERPCNet:
+def train_localities(
+    shop: Workshop, dataset: ZeroShotDataset, log: Log, checkpoint: Checkpoint | None = None
+) -> ERPCNet:
     """Stage I."""
-    config = shop.config
+    config, accelerator, checkpoint = shop.config, shop.accelerator, checkpoint or Checkpoint()
     network = create_network(config, len(dataset.attribute_names))
-    return train_stage1(
-        network, dataset, shop.feed, config.stage1, accelerator=shop.accelerator, seed=config.seed, log=log
+    if checkpoint.finished(network):
+        return network.to(accelerator.device).eval()
+    network = train_stage1(
+        network,
+        dataset,
+        shop.feed,
+        config.stage1,
+        accelerator=accelerator,
+        seed=config.seed,
+        log=log,
+        checkpoint=checkpoint,
     )
+    checkpoint.finish(network)
+    return network
 
 
-def train_policy(shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset, log: Log) -> None:
+def train_policy(
+    shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset, log: Log, checkpoint: Checkpoint | None = None
+) -> None:
     """Stage II, in place."""
-    config = shop.config
+    config, checkpoint = shop.config, checkpoint or Checkpoint()
+    if network.policy is not None and checkpoint.finished(network.policy):
+        return
     source = open_source(network, dataset, shop.feed, config.stage2, config.seed)
-    train_stage2(network, source, config.stage2, seed=config.seed, log=log)
+    train_stage2(network, source, config.stage2, seed=config.seed, log=log, checkpoint=checkpoint)
+    assert network.policy is not None
+    checkpoint.finish(network.policy)
 
 
-def select_settings(shop: Workshop, log: Log) -> Settings | None:
+def select_settings(shop: Workshop, log: Log, kept: Checkpoints | None = None) -> Settings | None:
     """sigma and delta from a network that never saw the validation classes; None where the test decides (`peer`)."""
     model, evaluation = shop.config.model, shop.config.evaluation
     if model.sigma is not None and model.delta is not None:
@@ -112,7 +134,7 @@ def select_settings(shop: Workshop, log: Log) -> Settings | None:
         f"Choosing sigma and delta on {len(fold.unseen)} validation classes (fold {evaluation.fold}), "
         f"training on the other {len(fold.seen)} seen ones"
     )
-    network = train_network(shop, fold, log)
+    network = train_network(shop, fold, log, kept)
     return choose_settings(walk_test(shop, network, fold), model.sigma, model.delta, evaluation.stop_loss, "validation")
 
 

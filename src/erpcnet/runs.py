@@ -5,12 +5,14 @@ model.safetensors    weights, classes with their attributes, sigma and delta: al
 metrics.json         the figures on the test images
 logs/                TensorBoard
 localities.png       where the network looked on six test images of unseen classes
+unfinished/          what training goes on from if it was interrupted; gone once the run is whole
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +36,14 @@ from erpcnet.model import ERPCNet
 from erpcnet.model.fusion import freeze
 from erpcnet.pipeline import evaluate, open_workshop, prepare, select_settings, train_network
 from erpcnet.progress import console
-from erpcnet.training import Log
+from erpcnet.training import Checkpoints, Log
 
 TABLE = "class_attributes"  # beside the weights in model.safetensors
 EXAMPLES_EACH = 8  # images looked at for each one that is drawn
 
 
 def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
-    """Train and evaluate, and leave a run in `out`."""
+    """Train and evaluate, and leave a run in `out`; an unfinished one there is gone on with."""
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; --out takes a folder for the run.")
@@ -49,17 +51,21 @@ def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
         raise InputError(f"{out} holds a run already; give another --out or remove it.")
     dataset = read_dataset(data)
     shop = open_workshop(config, dataset)
-    out.mkdir(parents=True, exist_ok=True)
     main = shop.accelerator.is_main_process
+    unfinished = Unfinished(out / "unfinished", config, dataset, main)
     if main:
         (out / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     log = Log(out / "logs" / "validation" if main else None)
-    (chosen,) = broadcast_object_list([select_settings(shop, log)])  # every process goes on with the same
+    chosen = unfinished.settings()
+    if chosen is None:
+        found = select_settings(shop, log, unfinished.checkpoints("validation"))
+        (chosen,) = broadcast_object_list([found])  # every process goes on with the same
+        unfinished.keep(chosen)
     log.close()
     if chosen is not None and chosen.protocol == "validation":
         console.print(f"sigma {chosen.sigma:g}, delta {chosen.delta:.3f}; training on all seen classes")
     log = Log(out / "logs" if main else None)
-    network = train_network(shop, dataset, log)
+    network = train_network(shop, dataset, log, unfinished.checkpoints("final"))
     metrics, settings = evaluate(shop, network, chosen)
     log.scalars("test", {name: v for name, v in metrics.to_json().items() if isinstance(v, float)}, 0)
     log.close()
@@ -68,8 +74,55 @@ def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
         told = {**metrics.to_json(), "data": str(Path(data).resolve())}
         (out / "metrics.json").write_text(json.dumps(told, indent=2) + "\n")
         draw_examples(load(out), dataset, out / "localities.png")
+        unfinished.remove()
     shop.accelerator.wait_for_everyone()
     return metrics
+
+
+class Unfinished:
+    """The folder in which a run keeps how far it is, so that the same command goes on after an interruption."""
+
+    def __init__(self, folder: Path, config: Config, dataset: ZeroShotDataset, writes: bool) -> None:
+        self._folder, self._every, self._writes = folder, 60 * config.checkpoint_minutes, writes
+        of = {
+            "another variant": config.variant,
+            "another seed": config.seed,
+            "other settings": config.fingerprint(),
+            "other data": dataset.fingerprint(),
+        }
+        kept = self._read("of.json")
+        if kept is not None and kept != of:
+            other = next(name for name in of if kept.get(name) != of[name])
+            raise InputError(f"{folder.parent} holds an unfinished run with {other}; give another --out or remove it.")
+        if kept is not None:
+            console.print(f"{folder.parent} holds an unfinished run; going on with it")
+        elif writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "of.json").write_text(json.dumps(of))
+
+    def checkpoints(self, training: str) -> Checkpoints:
+        """Of one of the trainings of a run."""
+        return Checkpoints(self._folder / training, self._every, self._writes)
+
+    def settings(self) -> Settings | None:
+        """sigma and delta, if they are chosen."""
+        kept = self._read("settings.json")
+        return None if kept is None else Settings(**kept)
+
+    def keep(self, settings: Settings | None) -> None:
+        """Write what was chosen, if it was chosen by training."""
+        if self._writes and settings is not None:
+            (self._folder / "settings.json").write_text(json.dumps(asdict(settings)))
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self._folder / name
+        if not path.is_file():
+            return None
+        kept: dict[str, Any] = json.loads(path.read_text())
+        return kept
 
 
 def evaluate_run(run: str | Path, data: str | Path, test_views: TestViews | None = None) -> Metrics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -102,6 +103,13 @@ class ZeroShotDataset:
         """phi(y): attribute rows of length 1."""
         norms = np.linalg.norm(self.attributes, axis=1, keepdims=True)
         return (self.attributes / norms).astype(np.float32)
+
+    def fingerprint(self) -> str:
+        """Eight characters that change with the images' names, classes, attributes and splits."""
+        told = hashlib.sha256("\n".join((*self.classes, *self.attribute_names, *self.image_paths)).encode())
+        for array in (self.attributes, self.labels, self.train, self.test_seen, self.test_unseen):
+            told.update(np.ascontiguousarray(array).tobytes())
+        return told.hexdigest()[:8]
 
     def fold(self, number: int, holdout: float = 0.2, seed: int = 0) -> ZeroShotDataset:
         """This dataset with validation classes in the place of the unseen ones; test images are not in it.

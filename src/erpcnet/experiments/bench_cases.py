@@ -193,7 +193,7 @@ def _stage1_step(
 class _Drawn:
     """A source of drawn images; see `erpcnet.training.stage2.Source`."""
 
-    views = 1
+    views, generator = 1, None
 
     def __init__(
         self,

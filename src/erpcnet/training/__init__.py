@@ -1,5 +1,6 @@
 """Two stages: the network on random localities, then the policy alone."""
 
+from erpcnet.training.checkpoint import Checkpoint, Checkpoints
 from erpcnet.training.log import Log
 from erpcnet.training.settings import Stage1Settings, Stage2Settings
 from erpcnet.training.stage1 import train_stage1
@@ -7,6 +8,8 @@ from erpcnet.training.stage2 import DirectSource, TableSource, open_source, poli
 from erpcnet.training.tables import LocalityTable, build_table
 
 __all__ = [
+    "Checkpoint",
+    "Checkpoints",
     "DirectSource",
     "LocalityTable",
     "Log",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,15 @@ class AveragedWeights(Generic[Network]):
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         own, new = list(self.network.parameters()), list(network.parameters())
         get_ema_multi_avg_fn(decay)(own, new, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average, and of how many steps it is."""
+        return {"network": self.network.state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.network.load_state_dict(state["network"])
+        self.steps = state["steps"]
 
 
 def batch_norms(*modules: nn.Module) -> list[_BatchNorm]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,14 @@ class Learner:
         for rows in minibatches:
             step(rows)
         return self._watched / len(minibatches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._optimizer.load_state_dict(state)
 
     def _recorded_step(self, episodes: Episodes) -> Recorded[None]:
         """A step on these episodes, put where the recording reads them; other numbers of them need another one."""

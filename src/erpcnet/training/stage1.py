@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from erpcnet.data import ImageFeed, ZeroShotDataset
 from erpcnet.model import ERPCNet, SplitBackbone
 from erpcnet.progress import bar
 from erpcnet.training.averaging import AveragedWeights, batch_norms, refresh_batch_norm
+from erpcnet.training.checkpoint import Checkpoint
 from erpcnet.training.log import Log
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import Stage1Settings
@@ -43,6 +44,17 @@ class Draws(NamedTuple):
             shares=np.random.default_rng(seed),
         )
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where each of them is."""
+        views, cells = self.views.get_state(), self.cells.get_state()
+        return {"views": views, "cells": cells, "shares": self.shares.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.views.set_state(state["views"])
+        self.cells.set_state(state["cells"])
+        self.shares.bit_generator.state = state["shares"]
+
 
 def random_cells(count: int, cells: int, steps: int, generator: torch.Generator) -> Tensor:
     """`steps` different cells for each of `count` images, in random order."""
@@ -58,62 +70,139 @@ def train_stage1(
     accelerator: Accelerator,
     seed: int,
     log: Log,
+    checkpoint: Checkpoint | None = None,
 ) -> ERPCNet:
-    """Train everything but the policy on the dataset's training images; returns the network to use."""
-    # Every variant draws the same from here on, whatever its construction drew: so they share Stage I's weights.
-    set_seed(seed, device_specific=True)
-    draws = Draws.from_seed(seed)
-    device, share = accelerator.device, (accelerator.process_index, accelerator.num_processes)
-    network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    phi, labels = seen_targets(dataset, device)
-    if network.settings.centred:
-        network.centre_attributes(phi)
-    batches = feed.batches(len(dataset.train), settings.batch_size)
-    averaged = AveragedWeights(network, settings.averaging) if settings.averaging else None
-    optimizer = _optimizer(network, settings)
-    schedule = _schedule(optimizer, settings, batches)
-    if network.policy is not None:
-        network.policy.requires_grad_(False)
-    for link in _early(network, settings):
-        link.requires_grad_(False)
-    objective = Stage1Loss(network, settings.weights, settings.label_smoothing, settings.separate)
-    objective, optimizer = accelerator.prepare(objective, optimizer)
-    # Several processes exchange gradients on the way, which is not recorded.
-    recorded = network.graphs and device.type == "cuda" and share[1] == 1
-    gradients = gradient_step(objective, accelerator.backward, device if recorded else None)
-    epochs = settings.passes(batches)
-    with bar("Stage I", epochs * batches) as advance:
-        for epoch in range(epochs):
-            objective.train()
-            for norm in batch_norms(*_frozen(network, settings)):
-                norm.eval()
-            sums: dict[str, Tensor] = {}
-            for images, cells, rows in _batches(network, feed, dataset, settings, draws, share):
-                targets = labels[rows.to(device)]
-                if settings.mixup:
-                    share_of_next = draws.shares.beta(settings.mixup, settings.mixup)
-                    images, targets = mix(images, F.one_hot(targets, len(phi)).float(), share_of_next)
-                losses = gradients(images, cells, targets, phi)
-                optimizer.step()
-                schedule.step()
-                if averaged is not None:
-                    averaged.update(network)
-                for name, value in losses.items():
-                    sums[name] = sums.get(name, torch.zeros((), device=device)) + value
-                advance()
-            log.scalars("stage1/loss", {name: float(total) / batches for name, total in sums.items()}, epoch + 1)
-            advance(0, note=f"loss {float(sums['total']) / batches:.3f}")
-    result = network if averaged is None else averaged.network
-    if averaged is not None:
-        drawn = _batches(network, feed, dataset, settings, draws, (0, 1))
-        fresh = ((images, cells) for _, (images, cells, _) in zip(range(REFRESH_BATCHES), drawn, strict=False))
-        refresh_batch_norm(result, fresh, _frozen(result, settings))
-    result.requires_grad_(True)
-    # A recording's memory lives as long as anything in it, and accelerate keeps what it prepared as long as it lives.
-    network.zero_grad()
-    del gradients, objective, optimizer, losses, sums
-    accelerator.free_memory()
-    return result.eval()
+    """Train everything but the policy on the dataset's training images; returns the network to use.
+
+    With a checkpoint that was kept on the way, it goes on from there.
+    """
+    training = LocalityTraining(network, dataset, feed, settings, accelerator=accelerator, seed=seed)
+    checkpoint = checkpoint or Checkpoint()
+    epochs, done = settings.passes(training.batches), checkpoint.resume(training)
+    with bar("Stage I", epochs * training.batches) as advance:
+        advance(done * training.batches)
+        for epoch in range(done, epochs):
+            losses = training.epoch(advance)
+            log.scalars("stage1/loss", losses, epoch + 1)
+            advance(0, note=f"loss {losses['total']:.3f}")
+            checkpoint.keep(training, epoch + 1)
+    return training.finish()
+
+
+class LocalityTraining:
+    """Gradient descent on everything but the policy, an epoch at a time."""
+
+    def __init__(
+        self,
+        network: ERPCNet,
+        dataset: ZeroShotDataset,
+        feed: ImageFeed,
+        settings: Stage1Settings,
+        *,
+        accelerator: Accelerator,
+        seed: int,
+    ) -> None:
+        # Every variant draws the same from here on, whatever its construction drew: so they share Stage I's weights.
+        set_seed(seed, device_specific=True)
+        self._network, self._dataset, self._feed, self._settings = network, dataset, feed, settings
+        self._accelerator, self._seed, self._draws = accelerator, seed, Draws.from_seed(seed)
+        device, processes = accelerator.device, accelerator.num_processes
+        network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._phi, self._labels = seen_targets(dataset, device)
+        if network.settings.centred:
+            network.centre_attributes(self._phi)
+        self.batches = feed.batches(len(dataset.train), settings.batch_size)
+        self._averaged = AveragedWeights(network, settings.averaging) if settings.averaging else None
+        optimizer = _optimizer(network, settings)
+        self._schedule = _schedule(optimizer, settings, self.batches)
+        if network.policy is not None:
+            network.policy.requires_grad_(False)
+        for link in _early(network, settings):
+            link.requires_grad_(False)
+        objective = Stage1Loss(network, settings.weights, settings.label_smoothing, settings.separate)
+        self._objective, self._optimizer = accelerator.prepare(objective, optimizer)
+        # Several processes exchange gradients on the way, which is not recorded.
+        recorded = network.graphs and device.type == "cuda" and processes == 1
+        self._gradients = gradient_step(self._objective, accelerator.backward, device if recorded else None)
+
+    def epoch(self, advance: Callable[[], object]) -> dict[str, float]:
+        """Pass once over the training images; the mean of each loss."""
+        self._objective.train()
+        for norm in batch_norms(*_frozen(self._network, self._settings)):
+            norm.eval()
+        sums: dict[str, Tensor] = {}
+        share = self._accelerator.process_index, self._accelerator.num_processes
+        for images, cells, rows in self._views(share):
+            for name, value in self._step(images, cells, rows).items():
+                sums[name] = sums[name] + value if name in sums else value.clone()
+            advance()
+        return {name: float(total) / self.batches for name, total in sums.items()}
+
+    def _step(self, images: Tensor, cells: Tensor | None, rows: Tensor) -> dict[str, Tensor]:
+        """One step of the optimizer; the losses hold until the next."""
+        mixup, targets = self._settings.mixup, self._labels[rows.to(self._labels.device)]
+        if mixup:
+            share_of_next = self._draws.shares.beta(mixup, mixup)
+            images, targets = mix(images, F.one_hot(targets, len(self._phi)).float(), share_of_next)
+        losses = self._gradients(images, cells, targets, self._phi)
+        self._optimizer.step()
+        self._schedule.step()
+        if self._averaged is not None:
+            self._averaged.update(self._network)
+        return losses
+
+    def finish(self) -> ERPCNet:
+        """The network to use, and nothing else left of the training."""
+        network, settings = self._network, self._settings
+        result = network if self._averaged is None else self._averaged.network
+        if self._averaged is not None:
+            drawn = zip(range(REFRESH_BATCHES), self._views((0, 1)), strict=False)
+            refresh_batch_norm(result, ((images, cells) for _, (images, cells, _) in drawn), _frozen(result, settings))
+        result.requires_grad_(True)
+        # A recording's memory lives as long as anything in it, and accelerate keeps what it prepared as long as it
+        # lives.
+        network.zero_grad()
+        del self._gradients, self._objective, self._optimizer
+        self._accelerator.free_memory()
+        return result.eval()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next epoch depends on."""
+        return {
+            "network": self._network.state_dict(),
+            "averaged": None if self._averaged is None else self._averaged.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+            "draws": self._draws.state_dict(),
+            "chance": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._network.load_state_dict(state["network"])
+        if self._averaged is not None:
+            self._averaged.load_state_dict(state["averaged"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
+        self._draws.load_state_dict(state["draws"])
+        if self._accelerator.num_processes > 1:
+            # What dropout draws is each process's own, and only the first one's is kept.
+            set_seed(self._seed + self._schedule.last_epoch, device_specific=True)
+            return
+        torch.set_rng_state(state["chance"][0])
+        if torch.cuda.device_count() == len(state["chance"]) - 1:
+            torch.cuda.set_rng_state_all(state["chance"][1:])
+
+    def _views(self, share: tuple[int, int]) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+        """The images of an epoch, random cells and dataset rows; of every batch a process's share."""
+        network, feed, draws, size = self._network, self._feed, self._draws, self._settings.batch_size
+        for batch in feed.epoch(self._dataset.train, size, draws.views, share=share):
+            cells = None
+            if network.steps:
+                # Drawn for the whole batch, of which this process has its share, as the feed does with views.
+                cells = random_cells(size, network.grid.cells, network.steps, draws.cells)
+                cells = cells[share[0] :: share[1]][: len(batch.rows)].to(feed.device)
+            yield batch.images, cells, batch.rows
 
 
 def _frozen(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
@@ -138,24 +227,6 @@ def seen_targets(dataset: ZeroShotDataset, device: torch.device) -> tuple[Tensor
     place = torch.full((len(dataset.classes),), -1)
     place[torch.from_numpy(dataset.seen)] = torch.arange(len(dataset.seen))
     return phi, place[torch.from_numpy(dataset.labels)].to(device)
-
-
-def _batches(
-    network: ERPCNet,
-    feed: ImageFeed,
-    dataset: ZeroShotDataset,
-    settings: Stage1Settings,
-    draws: Draws,
-    share: tuple[int, int],
-) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-    """Images, random cells and dataset rows."""
-    for batch in feed.epoch(dataset.train, settings.batch_size, draws.views, share=share):
-        cells = None
-        if network.steps:
-            # Drawn for the whole batch, of which this process has its share, as the feed does with views.
-            cells = random_cells(settings.batch_size, network.grid.cells, network.steps, draws.cells)
-            cells = cells[share[0] :: share[1]][: len(batch.rows)].to(feed.device)
-        yield batch.images, cells, batch.rows
 
 
 def _optimizer(network: ERPCNet, settings: Stage1Settings) -> torch.optim.Optimizer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from erpcnet.model.walk import DirectLocalities, Localities, PolicyOrder, walk
 from erpcnet.precision import rough_products
 from erpcnet.progress import bar
 from erpcnet.recording import Recorded
+from erpcnet.training.checkpoint import Checkpoint
 from erpcnet.training.learner import WATCHED, Learner, shuffled
 from erpcnet.training.log import Log
 from erpcnet.training.ppo import (
@@ -49,12 +50,18 @@ class Source(Protocol):
     phi: Tensor
     labels: Tensor
 
+    @property
+    def generator(self) -> torch.Generator | None:
+        """What it draws from, if it leaves anything to chance."""
+
     def take(self, images: Tensor, view: Tensor) -> Localities:
         """Some images [N], each in one of its views [N], to walk over."""
 
 
 class TableSource:
     """All localities of all views, computed once: walks are look-ups. `views` may be fewer than the table holds."""
+
+    generator = None
 
     def __init__(self, table: LocalityTable, dataset: ZeroShotDataset, views: int) -> None:
         self._table, self.views, self.looks_up = table, views, table.at_hand
@@ -76,13 +83,13 @@ class DirectSource:
     ) -> None:
         self._network, self._feed = network.eval(), feed
         self._rows = torch.from_numpy(dataset.train)
-        self._generator = torch.Generator().manual_seed(seed + 1)
+        self.generator = torch.Generator().manual_seed(seed + 1)
         self.images, self.views, self.at_once = len(dataset.train), settings.views, settings.play_size
         self.phi, labels = seen_targets(dataset, feed.device)
         self.labels = labels[self._rows.to(feed.device)]
 
     def take(self, images: Tensor, view: Tensor) -> Localities:
-        batch = self._feed.views(self._rows[images.cpu()], view > 0, self._generator)
+        batch = self._feed.views(self._rows[images.cpu()], view > 0, self.generator)
         return DirectLocalities(self._network, batch.images)
 
 
@@ -143,9 +150,28 @@ class PolicyTraining:
         """Walk once over every image, in one of its views; the next round may overwrite what comes back."""
         return self._round(drawn.images, drawn.view, drawn.noise)
 
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next epoch depends on."""
+        return {
+            "policy": self._policy.state_dict(),
+            "learner": self._learner.state_dict(),
+            "chance": self._before,
+            "source": None if self._source.generator is None else self._source.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._policy.load_state_dict(state["policy"])
+        self._learner.load_state_dict(state["learner"])
+        if self._source.generator is not None:
+            self._source.generator.set_state(state["source"])
+        self._generator.set_state(state["chance"])
+        self._drawn = self.draw()
+
     def draw(self) -> Draws:
         """Leave to chance what an epoch leaves to it."""
         source, generator = self._source, self._generator
+        self._before = generator.get_state()
         view = torch.randint(source.views, (source.images,), generator=generator)
         order = torch.randperm(source.images, generator=generator)
         noise = torch.rand(self._network.steps, source.images, self._network.grid.cells, generator=generator)
@@ -160,14 +186,19 @@ def train_stage2(
     *,
     seed: int,
     log: Log,
+    checkpoint: Checkpoint | None = None,
 ) -> None:
-    """Train pi and V in place, playing from the source."""
+    """Train pi and V in place, playing from the source; with a checkpoint that was kept on the way, from there on."""
     training = PolicyTraining(network, source, settings, seed)
+    checkpoint = checkpoint or Checkpoint()
+    done = checkpoint.resume(training)
     with bar("Stage II", settings.epochs) as advance:
-        for epoch in range(settings.epochs):
+        advance(done)
+        for epoch in range(done, settings.epochs):
             watch = training.epoch()
             log.scalars("stage2", watch, epoch + 1)
             advance(note=f"return {watch['mean_return']:.3f}")
+            checkpoint.keep(training, epoch + 1)
     network.zero_grad()  # or they would keep the memory of the recording that wrote them
 
 

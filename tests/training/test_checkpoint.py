@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import erpcnet.runs
+from erpcnet.config import Config
+from erpcnet.data import ZeroShotDataset, read_dataset
+from erpcnet.errors import InputError
+from erpcnet.pipeline import open_workshop, train_localities, train_network, train_policy
+from erpcnet.runs import Unfinished, train_run
+from erpcnet.training import Checkpoint, Checkpoints, Log, checkpoint
+
+
+class Interrupted(Log):
+    """Breaks off where it is told of an epoch of a stage."""
+
+    def __init__(self, group: str, epoch: int) -> None:
+        super().__init__()
+        self._where = group, epoch
+
+    def scalars(self, group: str, values: dict[str, float], step: int) -> None:
+        if (group, step) == self._where:
+            raise KeyboardInterrupt
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert torch.equal(found[name], expected[name]), name
+
+
+STAGE1: list[dict[str, Any]] = [
+    {"mixup": 0.3},
+    {"schedule": "onecycle", "optimizer": "adamw", "averaging": 0.0},
+    {"schedule": "step", "step_epochs": 1, "freeze_norms": True, "separate": True},
+]
+
+
+@pytest.mark.parametrize("stage1", STAGE1)
+def test_stage_1_goes_on_to_the_bit(
+    tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, stage1: dict[str, Any]
+) -> None:
+    # Dropout, swapped e_g and cells in random order: all that is left to chance.
+    config = replace(
+        tiny_config,
+        model=replace(tiny_config.model, dropout=0.3),
+        stage1=replace(tiny_config.stage1, epochs=4, **stage1),
+    )
+    shop = open_workshop(config, dataset)
+    expected = train_localities(shop, dataset, Log()).state_dict()
+    path = tmp_path / "stage1.pt"
+    with pytest.raises(KeyboardInterrupt):
+        train_localities(shop, dataset, Interrupted("stage1/loss", 3), Checkpoint(path, every=0))
+    told: list[int] = []
+    log = Log()
+    log.scalars = lambda group, values, step: told.append(step)  # type: ignore[method-assign]
+    torch.manual_seed(99)  # another process, which has drawn other things
+    assert_same(train_localities(shop, dataset, log, Checkpoint(path, every=0)).state_dict(), expected)
+    assert told == [3, 4]
+    # What is finished is not done again.
+    again = train_localities(shop, dataset, Interrupted("stage1/loss", 1), Checkpoint(path))
+    assert_same(again.state_dict(), expected)
+    assert not again.training
+
+
+@pytest.mark.parametrize("localities", ["table", "direct"])
+def test_stage_2_goes_on_to_the_bit(
+    tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, localities: str
+) -> None:
+    config = replace(tiny_config, stage2=replace(tiny_config.stage2, epochs=4, localities=localities))
+    shop = open_workshop(config, dataset)
+    network = train_localities(shop, dataset, Log())
+    assert network.policy is not None
+    start = {name: value.clone() for name, value in network.policy.state_dict().items()}
+    train_policy(shop, network, dataset, Log())
+    expected = {name: value.clone() for name, value in network.policy.state_dict().items()}
+    path = tmp_path / "stage2.pt"
+    network.policy.load_state_dict(start)
+    with pytest.raises(KeyboardInterrupt):
+        train_policy(shop, network, dataset, Interrupted("stage2", 3), Checkpoint(path, every=0))
+    network.policy.load_state_dict(start)
+    train_policy(shop, network, dataset, Log(), Checkpoint(path, every=0))
+    assert_same(network.policy.state_dict(), expected)
+    network.policy.load_state_dict(start)
+    train_policy(shop, network, dataset, Interrupted("stage2", 1), Checkpoint(path))
+    assert_same(network.policy.state_dict(), expected)
+
+
+def test_a_run_that_is_interrupted_again_and_again_ends_as_one_that_is_not(
+    tiny_config: Config, creatures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(tiny_config, checkpoint_minutes=0.0, stage1=replace(tiny_config.stage1, epochs=2))
+    whole = train_run(config, creatures, tmp_path / "whole")
+    out = tmp_path / "parts"
+    # Of the validation fold's training, and of the final one.
+    places = [("stage1/loss", 2), ("stage2", 2), ("stage1/loss", 2), ("stage2", 2), ("test", 0)]
+    for place, settled in zip(places, (False, False, True, True, True), strict=True):
+        monkeypatch.setattr(erpcnet.runs, "Log", lambda _folder, place=place: Interrupted(*place))
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config, creatures, out)
+        assert (out / "unfinished" / "settings.json").exists() == settled
+        assert not (out / "model.safetensors").exists()
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="unfinished run with another seed"):
+        train_run(replace(config, seed=5), creatures, out)
+    dataset = read_dataset(creatures)
+    for other in (
+        replace(dataset, train=dataset.train[1:]),
+        replace(dataset, attributes=dataset.attributes + 1),
+        replace(dataset, image_paths=(*dataset.image_paths[1:], dataset.image_paths[0])),
+    ):
+        with pytest.raises(InputError, match="unfinished run with other data"):
+            Unfinished(out / "unfinished", config, other, writes=True)
+    with pytest.raises(InputError, match="unfinished run with other settings"):
+        train_run(replace(config, stage1=replace(config.stage1, lr=1e-4)), creatures, out)
+    assert train_run(replace(config, checkpoint_minutes=5.0), creatures, out) == whole
+    assert not (out / "unfinished").exists()
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (tmp_path / "whole", out)]
+    assert weights[0][-10_000:] == weights[1][-10_000:]
+
+
+def test_it_is_kept_every_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
+    kept = Checkpoint(tmp_path / "deep" / "stage1.pt", every=60)
+    module = torch.nn.Linear(2, 2)
+    found = []
+    for epoch in range(1, 8):
+        now += 25
+        kept.keep(module, epoch)
+        found.append(Checkpoint(tmp_path / "deep" / "stage1.pt").resume(module))
+    assert found == [0, 0, 3, 3, 3, 6, 6]
+    silent = Checkpoint(tmp_path / "other.pt", every=0, writes=False)
+    silent.keep(module, 1)
+    silent.finish(module)
+    Checkpoint().finish(module)
+    assert sorted(path.name for path in tmp_path.rglob("*.p*")) == ["stage1.pt"]
+
+
+def test_a_damaged_checkpoint_is_named(tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path) -> None:
+    (tmp_path / "stage1.pt").write_bytes(b"PK\x03\x04 not really")
+    with pytest.raises(InputError, match=r"stage1\.pt cannot be read .*; remove it to start this stage again"):
+        train_network(open_workshop(tiny_config, dataset), dataset, Log(), Checkpoints(tmp_path))
+
+
+def test_a_killed_command_goes_on(creatures: Path, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "erpcnet", "train", "--config", "creatures", "--data", str(creatures)),
+        *("--out", str(tmp_path / "run"), "--checkpoint_minutes", "0", "--data.image_size", "64"),
+        *("--stage1.epochs", "20", "--stage1.batch_size", "16", "--variant", "globalnet"),
+        *("--model.sigma", "1", "--model.delta", "0.5"),
+    ]
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    first = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=hidden)
+    kept = tmp_path / "run" / "unfinished" / "final" / "stage1.pt"
+    for _ in range(1200):
+        if kept.exists() or first.poll() is not None:
+            break
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    done = torch.load(kept, weights_only=True)["epochs"]
+    assert 1 <= done < 20
+    second = subprocess.run(command, env=hidden, capture_output=True, text=True, check=True)
+    assert "holds an unfinished run; going on with it" in " ".join(second.stderr.split())
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["protocol"] == "fixed"
