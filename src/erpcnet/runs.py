@@ -56,10 +56,9 @@ def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
     if main:
         (out / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     log = Log(out / "logs" / "validation" if main else None)
-    chosen = unfinished.settings()
+    (chosen,) = broadcast_object_list([unfinished.settings()])  # every process goes on with the first one's
     if chosen is None:
-        found = select_settings(shop, log, unfinished.checkpoints("validation"))
-        (chosen,) = broadcast_object_list([found])  # every process goes on with the same
+        (chosen,) = broadcast_object_list([select_settings(shop, log, unfinished.checkpoints("validation"))])
         unfinished.keep(chosen)
     log.close()
     if chosen is not None and chosen.protocol == "validation":
