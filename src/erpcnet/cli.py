@@ -27,6 +27,7 @@ erpcnet: zero-shot image recognition that looks where it needs to.
   erpcnet train --config PRESET_OR_YAML --data DIR --out RUN    train and evaluate
   erpcnet evaluate RUN [--data DIR] [--json]                    evaluate a run again
   erpcnet predict RUN IMAGE... [--classes all] [--json]         name what is in pictures
+  erpcnet export RUN [--out FILE.pt2]                           a file that torch alone can run
   erpcnet ablation --config PRESET --data DIR --out FILE.csv    the paper's ablation, over seeds
   erpcnet bench [--json] [--out FILE.csv]                       how fast it is, and against what
   erpcnet data make creatures DIR                               draw the embedded dataset
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "evaluate": _evaluate,
         "predict": _predict,
+        "export": _export,
         "ablation": _ablation,
         "bench": _bench,
         "data": _data,
@@ -247,6 +249,23 @@ def _predict(words: list[str]) -> int:
     for path, recognition in zip(options.images, found, strict=True):
         table.add_row(path, recognition.name, f"{recognition.confidence:.1%}", str(recognition.steps))
     Console().print(table)
+    return 0
+
+
+def _export(words: list[str]) -> int:
+    from erpcnet.inference.export import export
+    from erpcnet.runs import load
+
+    parser = _Parser(
+        prog="erpcnet export", description="Write a run's network as a program that torch.export.load reads."
+    )
+    parser.add_argument("run", help="folder that `erpcnet train` left")
+    parser.add_argument("--out", metavar="FILE", help="(default: model.pt2 in the run's folder)")
+    options = parser.parse_args(words)
+    recogniser = load(options.run, "cpu")
+    path = _writable(options.out or str(Path(options.run) / "model.pt2"))
+    export(recogniser, path)
+    console.print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
     return 0
 
 

@@ -117,7 +117,7 @@ def stopped_scores(network: ERPCNet, seen: Walk, phi: Tensor, sigma: float) -> t
     if network.policy is None:  # PCNet takes all of its steps
         return answer[:, -1], seen.steps
     taken = steps_taken(reward, sigma)
-    rows = torch.arange(len(taken), device=taken.device)
+    rows = torch.arange(taken.shape[0], device=taken.device)
     return answer[rows, taken - 1], taken
 
 

@@ -43,7 +43,7 @@ class Grid:
         """Crop: the windows of `cells` [N, T] out of e^{n-1} [N, C, H', W'], as [N, T, C, k, k]."""
         # Cut with the channels last, as they lie in memory: whole rows of them are copied, and convolutions like it so.
         windows = self._windows(feature_map).permute(0, 2, 3, 4, 5, 1)
-        image = torch.arange(len(cells), device=cells.device)[:, None]
+        image = torch.arange(cells.shape[0], device=cells.device)[:, None]
         return windows[image, cells // self.shape[1], cells % self.shape[1]].permute(0, 1, 4, 2, 3)
 
     def means(self, feature_map: Tensor) -> Tensor:

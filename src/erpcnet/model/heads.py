@@ -90,7 +90,7 @@ class ConcatenationJoint(JointHead):
 
     def start(self, embedding: Tensor) -> JointState:
         given = F.linear(embedding, self._block(0), self.first.bias)
-        return JointState(given, torch.zeros_like(given), given.new_zeros(len(given), 1))
+        return JointState(given, torch.zeros_like(given), given.new_zeros(given.shape[0], 1))
 
     def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
         return state._replace(gathered=state.gathered + F.linear(locality, self._block(step + 1)))
@@ -122,7 +122,7 @@ class MeanJoint(JointHead):
 
     def start(self, embedding: Tensor) -> JointState:
         given = self.drop_global(self.of_global(self.swap_global(embedding)))
-        return JointState(given, torch.zeros_like(given), given.new_zeros(len(given), 1))
+        return JointState(given, torch.zeros_like(given), given.new_zeros(given.shape[0], 1))
 
     def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
         return state._replace(gathered=state.gathered + self.of_local(locality), weight=state.weight + 1)

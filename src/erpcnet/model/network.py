@@ -94,7 +94,7 @@ class PatchSubnet(nn.Module):
 
     def entropy(self, surface: Tensor) -> Tensor:
         """1 for every cell: the paper's HardNet has no beta."""
-        return torch.ones(len(surface), self.grid.cells, device=surface.device)
+        return torch.ones(surface.shape[0], self.grid.cells, device=surface.device)
 
     def forward(self, patches: Tensor) -> Tensor:
         """Patches [N, T, 3, k, k] to localities e_l [N, T, D]."""
@@ -200,7 +200,7 @@ class ERPCNet(nn.Module):
         The mean of its window and its beta, standardised here, once, and not whenever the policy reads them.
         """
         if self.local is None:  # nobody looks at cells
-            return surface.new_zeros(len(surface), 0, 0), surface.new_zeros(len(surface), 0)
+            return surface.new_zeros(surface.shape[0], 0, 0), surface.new_zeros(surface.shape[0], 0)
         beta = self.local.entropy(surface)
         seen = torch.cat([self.grid.means(surface).float(), beta[..., None]], dim=2)
         size = seen.shape[2]

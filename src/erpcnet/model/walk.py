@@ -36,7 +36,7 @@ class DirectLocalities:
         self._network, self._surface = network, glance.surface
 
     def look(self, rows: Tensor, cells: Tensor) -> Tensor:
-        whole = len(rows) == len(self._surface)
+        whole = rows.shape[0] == self._surface.shape[0]
         return self._network.look(self._surface if whole else self._surface[rows], cells[:, None])[:, 0]
 
 
@@ -48,7 +48,7 @@ class ParallelLocalities(DirectLocalities):
 
     def __init__(self, network: ERPCNet, images: Tensor) -> None:
         super().__init__(network, images)
-        every = torch.arange(network.grid.cells, device=images.device).expand(len(images), -1)
+        every = torch.arange(network.grid.cells, device=images.device).expand(images.shape[0], -1)
         self.localities = network.look(self._surface, every) if network.steps else self.embedding[:, None][:, :0]
 
     def look(self, rows: Tensor, cells: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class PolicyOrder:
     def begin(self, localities: Localities) -> None:
         self._step = 0
         self._described = self._policy.describe_cells(localities.descriptors)
-        self._memory = self._policy.begin(len(localities.embedding), localities.embedding.device)
+        self._memory = self._policy.begin(localities.embedding.shape[0], localities.embedding.device)
 
     def choose(self, rows: Tensor, latest: Tensor, visited: Tensor) -> Tensor:
         described = None if self._described is None else self._described[rows]
@@ -192,7 +192,8 @@ def walk(
 ) -> Walk:
     """Take up to T steps over every image; one that is sure enough stops and costs nothing from then on."""
     embedding, whole = localities.embedding, localities.attributes
-    count, steps, device = len(embedding), network.steps, embedding.device
+    # shape[0], here and wherever a walk comes by: torch.export takes what len() says for a constant.
+    count, steps, device = embedding.shape[0], network.steps, embedding.device
     record = Walk(
         cells=torch.full((count, steps), -1, device=device),
         steps=torch.zeros(count, dtype=torch.long, device=device),
