@@ -47,7 +47,7 @@ def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; --out takes a folder for the run.")
-    if (out / "model.safetensors").exists():
+    if (out / "model.safetensors").exists() and not (out / "unfinished").exists():
         raise InputError(f"{out} holds a run already; give another --out or remove it.")
     dataset = read_dataset(data)
     shop = open_workshop(config, dataset)

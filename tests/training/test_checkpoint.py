@@ -34,6 +34,10 @@ class Interrupted(Log):
             raise KeyboardInterrupt
 
 
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert found.keys() == expected.keys()
     for name in expected:
@@ -112,6 +116,11 @@ def test_a_run_that_is_interrupted_again_and_again_ends_as_one_that_is_not(
         assert (out / "unfinished" / "settings.json").exists() == settled
         assert not (out / "model.safetensors").exists()
     monkeypatch.undo()
+    monkeypatch.setattr(erpcnet.runs, "draw_examples", lambda *_: _interrupt())
+    with pytest.raises(KeyboardInterrupt):
+        train_run(config, creatures, out)
+    assert (out / "model.safetensors").exists()  # but the run is not whole
+    monkeypatch.undo()
     with pytest.raises(InputError, match="unfinished run with another seed"):
         train_run(replace(config, seed=5), creatures, out)
     dataset = read_dataset(creatures)
@@ -126,6 +135,8 @@ def test_a_run_that_is_interrupted_again_and_again_ends_as_one_that_is_not(
         train_run(replace(config, stage1=replace(config.stage1, lr=1e-4)), creatures, out)
     assert train_run(replace(config, checkpoint_minutes=5.0), creatures, out) == whole
     assert not (out / "unfinished").exists()
+    with pytest.raises(InputError, match="holds a run already"):
+        train_run(config, creatures, out)
     weights = [(folder / "model.safetensors").read_bytes() for folder in (tmp_path / "whole", out)]
     assert weights[0][-10_000:] == weights[1][-10_000:]
 
