@@ -1,4 +1,4 @@
-"""The command line: `erpcnet train`, `evaluate`, `predict`, `data`."""
+"""The command line: one function a command."""
 
 from __future__ import annotations
 
