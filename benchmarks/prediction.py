@@ -44,7 +44,9 @@ def main() -> None:
         network = model.network
         feed = open_workshop(replace(load_config(), data=model.data), dataset).feed
         images = next(feed.plain(rows, options.batch)).images
-        stop = StopRule(model.sigma, model.classes.select("unseen").phi().to(images.device))
+        phi = model.classes.select("unseen").phi().to(images.device)
+        seen = torch.zeros(len(phi), dtype=torch.bool, device=images.device)
+        stop = StopRule(model.sigma, network.classes(phi, seen))
         steps = float(model.engine.walk(images, stop).steps.double().mean())
 
         precision = network.precision if images.is_cuda and network.precision else torch.float32

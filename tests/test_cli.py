@@ -32,6 +32,8 @@ QUICK = [
     "2",
     "--stage1.batch_size",
     "16",
+    "--model.attraction",
+    "0.3",
 ]
 KEYS = {
     "t1",
@@ -43,6 +45,8 @@ KEYS = {
     "delta",
     "sigma",
     "mean_steps",
+    "views",
+    "attraction",
     "protocol",
     "seed",
     "variant",

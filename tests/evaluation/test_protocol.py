@@ -24,7 +24,7 @@ from erpcnet.evaluation.protocol import (
     usual_order,
     walk_tables,
 )
-from erpcnet.model import ERPCNet
+from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.walk import DirectLocalities, walk
 from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings, walk_test
 from erpcnet.training import Log
@@ -106,7 +106,7 @@ def test_views_are_walked_over_one_by_one_and_their_scores_averaged(
     for images in _four_views(network, shop, rows):
         with torch.inference_mode():
             seen = walk(network, DirectLocalities(network, images), usual_order(network, 0))
-            expected.append(stopped_scores(network, seen, phi, sigma))
+            expected.append(stopped_scores(network, seen, Classes(phi), sigma))
     torch.testing.assert_close(scores, torch.stack([own for own, _ in expected]).mean(dim=0), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(steps, torch.stack([taken for _, taken in expected]).double().mean(dim=0))
     assert found.views == measure(found, Settings(sigma, 0.0, "fixed"), seed=0).views == 4

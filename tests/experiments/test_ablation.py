@@ -66,12 +66,23 @@ def test_several_views_have_rows_of_their_own_beside_those_of_one(
         assert len({both[3 * number + views]["ausuc"] for views in (0, 1, 2)}) == 3
     write_rows(tmp_path / "rows.csv", both)
     page = ablation_tables(read_rows(tmp_path / "rows.csv"))
-    assert (
-        page.index("One view of each test image:")
-        < page.index("\n| oracle |")
-        < page.index("2 views:")
-        < page.index("4 views:")
-    )
+    assert page.index("**1 view**") < page.index("\n| oracle |") < page.index("**2 views**") < page.index("**4 views**")
+
+
+def test_attraction_has_rows_of_its_own_beside_those_without(
+    tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path
+) -> None:
+    methods = ["GlobalNet", "PCNet", "ERPCNet", "oracle"]
+    alone = list(run_ablation(tiny_config, dataset, [0], methods))
+    config = replace(tiny_config, model=replace(tiny_config.model, attraction=0.5))
+    both = list(run_ablation(config, dataset, [0], methods))
+    assert [(row["method"], row["attraction"]) for row in both] == [(name, a) for name in methods for a in (0.0, 0.5)]
+    for one, same, other in zip(alone, both[::2], both[1::2], strict=True):
+        assert {k for k in one if one[k] != same[k]} <= {"images_per_second", "settings"}
+        assert other["t1"] != same["t1"]
+    write_rows(tmp_path / "rows.csv", both)
+    page = ablation_tables(read_rows(tmp_path / "rows.csv"))
+    assert page.index("**1 view**") < page.index("\n| oracle |") < page.index("**1 view, attraction 0.5**")
 
 
 def test_given_settings_need_no_fold(tiny_config: Config, dataset: ZeroShotDataset) -> None:

@@ -10,6 +10,7 @@ from conftest import small_network
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import usual_order
 from erpcnet.inference import Engine, Execution
+from erpcnet.model import Classes
 from erpcnet.model.walk import DirectLocalities, StopRule, Walk, walk
 
 
@@ -30,7 +31,7 @@ def _assert_same(one: Walk, other: Walk) -> None:
 def test_all_ways_give_the_same_answers(variant: str, sigma: float | None) -> None:
     network = small_network(variant)
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(1)), dim=1)
-    stop = None if sigma is None or network.policy is None else StopRule(sigma, phi)
+    stop = None if sigma is None or network.policy is None else StopRule(sigma, Classes(phi))
     one, other = (Engine(network, way).walk(_images(9), stop) for way in ("sequential", "parallel"))
     _assert_same(one, other)
 
@@ -40,10 +41,10 @@ def test_some_images_stop_earlier_than_others_where_sigma_says_so() -> None:
     network = small_network()
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(1)), dim=1)
     whole = Engine(network, "parallel").walk(_images(9))
-    reward = StopRule(0.0, phi).confidence(network, whole.whole, whole.joint, whole.beta)[1]
+    reward = StopRule(0.0, Classes(phi)).confidence(network, whole.whole, whole.joint, whole.beta)[1]
     sigma = float(reward[:, 0].median())  # half of the images are sure enough after one step
     for way in ("sequential", "parallel"):
-        found = Engine(network, way).walk(_images(9), StopRule(sigma, phi))
+        found = Engine(network, way).walk(_images(9), StopRule(sigma, Classes(phi)))
         for row in range(9):
             reached = [step + 1 for step in range(network.steps) if reward[row, step] >= sigma]
             taken = reached[0] if reached else network.steps

@@ -8,7 +8,7 @@ import torch
 from conftest import small_network
 from erpcnet.data import Batch
 from erpcnet.evaluation.protocol import stopped_scores
-from erpcnet.model import ERPCNet
+from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.walk import (
     DirectLocalities,
     EntropyOrder,
@@ -79,7 +79,7 @@ def test_an_image_that_stops_costs_no_further_work(network: ERPCNet, images: tor
     chances = (of_joint.softmax(-1) + of_global.softmax(-1)[:, None]).amax(-1) * full.beta
     localities = _Counting(network, images)
     sigma = float(chances[:, 2].median())  # so that some stop early and some late
-    stopped = walk(network, localities, PolicyOrder(network.policy), stop=StopRule(sigma, phi))
+    stopped = walk(network, localities, PolicyOrder(network.policy), stop=StopRule(sigma, Classes(phi)))
     assert torch.equal(localities.looks, stopped.steps)
     assert 1 <= stopped.steps.min() < stopped.steps.max() <= network.steps
     for image, steps in enumerate(stopped.steps.tolist()):
@@ -100,8 +100,10 @@ def test_stopping_while_walking_answers_as_stopping_afterwards(
     of_joint, of_global = network.joint_fit(full.joint, phi), network.global_fit(full.whole, phi)
     confident = (of_joint.softmax(-1) + of_global.softmax(-1)[:, None]).amax(-1).flatten()
     sigma = float(confident.quantile(quantile))
-    scores, steps = stopped_scores(network, full, phi, sigma)
-    stopped = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy), stop=StopRule(sigma, phi))
+    scores, steps = stopped_scores(network, full, Classes(phi), sigma)
+    stopped = walk(
+        network, DirectLocalities(network, images), PolicyOrder(network.policy), stop=StopRule(sigma, Classes(phi))
+    )
     assert torch.equal(steps, stopped.steps)
     for image, taken in enumerate(steps.tolist()):
         of_last = network.joint_fit(stopped.joint[image, taken - 1], phi)

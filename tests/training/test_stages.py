@@ -70,6 +70,21 @@ def test_cosines_are_taken_from_the_mean_of_the_seen_classes(tiny_config: Config
     torch.testing.assert_close(network.global_fit.centre, expected)
 
 
+def test_what_is_remembered_is_the_mean_direction_of_each_seen_classs_training_images(
+    tiny_config: Config, dataset: ZeroShotDataset
+) -> None:
+    config = replace(tiny_config, variant="globalnet", model=replace(tiny_config.model, attraction=0.3))
+    shop = open_workshop(config, dataset)
+    network = train_localities(shop, dataset, Log())
+    assert network.prototypes.shape == (len(dataset.seen), len(dataset.attribute_names))
+    with torch.no_grad():
+        for prototype, number in zip(network.prototypes, dataset.seen, strict=True):
+            rows = dataset.train[dataset.labels[dataset.train] == number]
+            said = [network.glance(next(shop.feed.plain(rows[i : i + 1], 1)).images) for i in range(len(rows))]
+            expected = torch.stack([own.attributes[0] / own.attributes[0].norm() for own in said]).mean(dim=0)
+            torch.testing.assert_close(prototype, expected, atol=1e-4, rtol=1e-3)
+
+
 def _planted(dataset: ZeroShotDataset) -> LocalityTable:
     """Localities of which one in each image, told by its descriptor, shows the true class; the rest show nothing."""
     generator = torch.Generator().manual_seed(0)

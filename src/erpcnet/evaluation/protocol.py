@@ -14,7 +14,7 @@ from erpcnet.data.dataset import IntArray
 from erpcnet.data.views import over_views
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
 from erpcnet.evaluation.stacking import Curve, StackedScores, curve, stack
-from erpcnet.model import ERPCNet
+from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.reward import steps_taken
 from erpcnet.model.walk import DirectLocalities, Order, PolicyOrder, RandomOrder, StopRule, Walk, walk
 from erpcnet.progress import track
@@ -51,6 +51,7 @@ class Metrics:
     sigma: float
     mean_steps: float
     views: int
+    attraction: float
     protocol: str
     seed: int
     variant: str
@@ -99,21 +100,23 @@ class EvaluationWalks:
         """Scores [N, C] of `classes` where each image stops, and the steps taken [N], both averaged over views."""
         seen = self.seen if which == "seen" else self.unseen
         assert seen is not None, "these walks have no images of seen classes"
-        scores, steps = stopped_scores(self.network, seen, self.phi(classes), sigma)
+        scores, steps = stopped_scores(self.network, seen, self.classes(classes), sigma)
         images = len(self.labels(which))
         return over_views(scores, images), over_views(steps.double(), images)
 
-    def phi(self, classes: IntArray) -> Tensor:
-        """Unit-length attributes of `classes`, where the walks are."""
-        return torch.from_numpy(self.dataset.unit_attributes[classes]).to(self.unseen.whole.device)
+    def classes(self, numbers: IntArray) -> Classes:
+        """Classes of the dataset, by their numbers, where the walks are."""
+        device = self.unseen.whole.device
+        phi = torch.from_numpy(self.dataset.unit_attributes[numbers]).to(device)
+        return self.network.classes(phi, torch.from_numpy(np.isin(numbers, self.dataset.seen)).to(device))
 
 
 @torch.inference_mode()
-def stopped_scores(network: ERPCNet, seen: Walk, phi: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+def stopped_scores(network: ERPCNet, seen: Walk, classes: Classes, sigma: float) -> tuple[Tensor, Tensor]:
     """What a walk of T steps would have answered had it stopped at sigma: scores [N, C] and steps [N]."""
     if network.steps == 0:
-        return network.scores(seen.whole, None, phi), seen.steps
-    answer, reward = StopRule(sigma, phi).confidence(network, seen.whole, seen.joint, seen.beta)
+        return network.scores(seen.whole, None, classes), seen.steps
+    answer, reward = StopRule(sigma, classes).confidence(network, seen.whole, seen.joint, seen.beta)
     if network.policy is None:  # PCNet takes all of its steps
         return answer[:, -1], seen.steps
     taken = steps_taken(reward, sigma)
@@ -236,6 +239,7 @@ def measure(walks: EvaluationWalks, settings: Settings, seed: int) -> Metrics:
         sigma=settings.sigma,
         mean_steps=float(steps.mean()),
         views=walks.views,
+        attraction=network.settings.attraction,
         protocol=settings.protocol,
         seed=seed,
         variant=network.variant,
@@ -251,7 +255,7 @@ def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
     network, labels, classes = walks.network, walks.labels("unseen"), walks.dataset.unseen
     if network.steps == 0:
         return []
-    scores = over_views(network.scores(walks.unseen.whole, walks.unseen.joint, walks.phi(classes)), len(labels))
+    scores = over_views(network.scores(walks.unseen.whole, walks.unseen.joint, walks.classes(classes)), len(labels))
     predicted = torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=2)]
     return [per_class_accuracy(predicted[:, step], labels) for step in range(network.steps)]
 
@@ -260,7 +264,7 @@ def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
 def _global_accuracy(walks: EvaluationWalks) -> float:
     """Unseen T1 of a_g alone."""
     classes, labels = walks.dataset.unseen, walks.labels("unseen")
-    scores = over_views(walks.network.global_fit(walks.unseen.whole, walks.phi(classes)), len(labels))
+    scores = over_views(walks.network.scores(walks.unseen.whole, None, walks.classes(classes)), len(labels))
     return per_class_accuracy(torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=1)], labels)
 
 

@@ -180,22 +180,32 @@ def _with_policy(shop: Workshop, trained: Trained) -> Trained:
     return replace(trained, network=network)
 
 
+def _with_attraction(share: float, trained: Trained) -> Trained:
+    """The same, with another share of attraction taken off."""
+    return replace(trained, network=trained.network.with_attraction(share))
+
+
 def _oracle(trained: Trained) -> Order:
     """Knows the label of every test image of unseen classes; images of seen classes are not walked by it."""
     dataset, device = trained.dataset, trained.tables["unseen"].rows.device
     phi = torch.from_numpy(dataset.unit_attributes[dataset.unseen]).to(device)
+    classes = trained.network.classes(phi, torch.zeros(len(phi), dtype=torch.bool, device=device))
     place = {int(label): number for number, label in enumerate(dataset.unseen)}
     rows = trained.tables["unseen"].rows.tolist()  # every image once for each of its views
     labels = torch.tensor([place[int(dataset.labels[row])] for row in rows], device=device)
-    return OracleOrder(trained.network, labels, phi)
+    return OracleOrder(trained.network, labels, classes)
 
 
 def _rows(shop: Workshop, name: str, pair: Pair, order: Callable[[Trained], Order]) -> Iterator[dict[str, Any]]:
-    """The figures of one method; where images have several views at test, those of fewer of them too."""
-    fold, final = (None if one is None else one.walk(order(one)) for one in pair)
-    assert final is not None
-    for views in (count for count in get_args(TestViews) if count <= final.views):
-        yield _row(shop, name, pair.final, None if fold is None else fold.first(views), final.first(views))
+    """The figures of one method; where images have several views at test, those of fewer of them too, and where
+    attraction is taken off, those without that.
+    """
+    for share in sorted({0.0, shop.config.model.attraction}):
+        tested = pair.each(partial(_with_attraction, share))
+        fold, final = (None if one is None else one.walk(order(one)) for one in tested)
+        assert final is not None
+        for views in (count for count in get_args(TestViews) if count <= final.views):
+            yield _row(shop, name, pair.final, None if fold is None else fold.first(views), final.first(views))
 
 
 def _row(
@@ -224,8 +234,9 @@ def _row(
         cells = walks.first(1).unseen.cells.cpu()  # parts lie elsewhere in the other views
         found = hits(cells, places, final.network.grid).nanmean(dim=0)
         row |= {f"hit_step{step}": float(value) for step, value in enumerate(found, start=1)}
-    views = "" if walks.views == 1 else f"  {walks.views} views"
-    console.print(f"  {name:20s} T1 {100 * metrics['t1']:.1f}  steps {metrics['mean_steps']:.2f}{views}")
+    tested = "" if walks.views == 1 else f"  {walks.views} views"
+    tested += f"  attraction {metrics['attraction']:g}" if metrics["attraction"] else ""
+    console.print(f"  {name:20s} T1 {100 * metrics['t1']:.1f}  steps {metrics['mean_steps']:.2f}{tested}")
     return row
 
 

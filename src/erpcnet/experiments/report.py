@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
+from typing import NamedTuple
 
 from erpcnet.experiments.bench import ratios
 from erpcnet.experiments.rows import Rows, read_rows
@@ -38,26 +39,36 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+class Test(NamedTuple):
+    """How rows were tested: with which share of attraction taken off, in how many views of each image."""
+
+    attraction: float
+    views: int
+
+    @classmethod
+    def of(cls, row: dict[str, str]) -> Test:
+        return cls(float(row.get("attraction") or 0), int(row.get("views") or 1))
+
+    def __str__(self) -> str:
+        views = "1 view" if self.views == 1 else f"{self.views} views"
+        return f"{views}, attraction {self.attraction:g}" if self.attraction else views
+
+
 def ablation_tables(rows: Rows) -> str:
-    """The tables of one ablation; those of several views after those of one, and without the parts seen in it."""
-    one, *several = by_views(rows).items()
-    if not several:
+    """The tables of one ablation, one test after the other; parts are seen in the first view, whatever the test."""
+    tests = by_test(rows)
+    if len(tests) == 1:
         return _ablation_tables(rows)
-    titled = [f"One view of each test image:\n\n{_ablation_tables(one[1])}"]
-    titled += [f"{views} views:\n\n{_ablation_tables(own, parts=False)}" for views, own in several]
-    return "\n\n".join(titled)
+    first = next(iter(tests))
+    return "\n\n".join(f"**{test}**\n\n{_ablation_tables(own, parts=test == first)}" for test, own in tests.items())
 
 
-def by_views(rows: Rows) -> dict[str, Rows]:
-    """The rows of one view of each test image, of two, ..."""
-    found: dict[str, Rows] = {}
-    for row in sorted(rows, key=_views):
-        found.setdefault(_views(row), []).append(row)
+def by_test(rows: Rows) -> dict[Test, Rows]:
+    """The rows of each way to test."""
+    found: dict[Test, Rows] = {}
+    for row in sorted(rows, key=Test.of):
+        found.setdefault(Test.of(row), []).append(row)
     return found
-
-
-def _views(row: dict[str, str]) -> str:
-    return row.get("views") or "1"
 
 
 def by_method(rows: Rows) -> dict[str, Rows]:
@@ -90,20 +101,16 @@ def _ablation_tables(rows: Rows, parts: bool = True) -> str:
 
 
 def summary_table(ablations: Sequence[Rows], published: Rows) -> str:
-    """T1 of each method, and H of the last of them, beside the paper's: over input sizes and views."""
-    columns = {
-        f"{own[0]['input']}, {views} view{'s' if views != '1' else ''}": by_method(own)
-        for rows in ablations
-        for views, own in by_views(rows).items()
-    }
+    """T1 of each method, and H of the last of them, under the paper's: over input sizes and ways to test."""
+    columns = [*((method, "t1") for method in VARIANTS), (VARIANTS[-1], "h")]
     paper = {row["method"].partition(",")[0]: row for row in published}
-
-    def line(method: str, figure: str) -> tuple[str, ...]:
-        found = (spread(own.get(method, []), figure) for own in columns.values())
-        return f"{method} {figure.upper()}", paper[method][figure], *found
-
-    table = [*(line(method, "t1") for method in VARIANTS), line(VARIANTS[-1], "h")]
-    return markdown_table(("", "paper (ResNet-101, 224)", *columns), table)
+    table = [("paper (ResNet-101, 224)", *(paper[method][figure] for method, figure in columns))]
+    for rows in ablations:
+        for test, tested in by_test(rows).items():
+            own = by_method(tested)
+            found = (spread(own.get(method, []), figure) for method, figure in columns)
+            table.append((f"{tested[0]['input']}, {test}", *found))
+    return markdown_table(("", *(f"{method} {figure.upper()}" for method, figure in columns)), table)
 
 
 def _by_step(own: dict[str, Rows], kind: str, title: str) -> str:

@@ -32,25 +32,26 @@ class Program(nn.Module):
     std: Tensor
     windows: Tensor
 
-    def __init__(self, network: ERPCNet, sigma: float) -> None:
+    def __init__(self, network: ERPCNet, sigma: float, delta: float) -> None:
         super().__init__()
-        self.network, self._sigma, size = network, sigma, network.image_size
+        self.network, self._sigma, self._delta, size = network, sigma, delta, network.image_size
         self._localities = ParallelLocalities if network.tabulable else DirectLocalities
         self.register_buffer("mean", 255 * torch.tensor(MEAN)[:, None, None])
         self.register_buffer("std", 255 * torch.tensor(STD)[:, None, None])
         self.register_buffer("windows", network.grid.boxes(size) / size)
 
-    def forward(self, pixels: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Pixels [N, 3, size, size] as bytes, attributes [C, A] of the classes to choose from.
+    def forward(self, pixels: Tensor, attributes: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Pixels [N, 3, size, size] as bytes, attributes [C, A] of the classes to choose from, and whether training saw
+        images of them [C].
 
-        Returns scores [N, C]; windows [N, T, 4], left, upper, right and lower as shares of the image; and how many of
-        them were looked at [N] before it was sure.
+        Returns scores [N, C], calibrated; windows [N, T, 4], left, upper, right and lower as shares of the image; and
+        how many of them were looked at [N] before it was sure.
         """
-        network, phi = self.network, F.normalize(attributes, dim=1)
+        network, classes = self.network, self.network.classes(F.normalize(attributes, dim=1), seen)
         images = (pixels.float() - self.mean) / self.std
-        seen = walk(network, self._localities(network, images), usual_order(network, seed=0))
-        scores, steps = stopped_scores(network, seen, phi, self._sigma)
-        return scores, self.windows[seen.cells], steps
+        walked = walk(network, self._localities(network, images), usual_order(network, seed=0))
+        scores, steps = stopped_scores(network, walked, classes, self._sigma)
+        return scores - self._delta * seen, self.windows[walked.cells], steps
 
 
 def export(recogniser: Recogniser, out: str | Path) -> None:
@@ -60,12 +61,13 @@ def export(recogniser: Recogniser, out: str | Path) -> None:
         raise InputError(f"'{network.variant}' looks at random, which a file cannot; export {', '.join(FIXED)}.")
     device = next(network.parameters()).device
     pixels = torch.zeros(2, 3, network.image_size, network.image_size, dtype=torch.uint8, device=device)
-    attributes = torch.from_numpy(table.attributes).to(device)
-    program = Program(network, recogniser.sigma).eval()
+    attributes, seen = (torch.from_numpy(one).to(device) for one in (table.attributes, table.seen))
+    program = Program(network, recogniser.sigma, recogniser.delta).eval()
     count, classes = torch.export.Dim("images", min=1), torch.export.Dim("classes", min=2)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of weights that share memory and of what it will call otherwise
-        exported = torch.export.export(program, (pixels, attributes), dynamic_shapes=({0: count}, {0: classes}))
+        sizes = ({0: count}, {0: classes}, {0: classes})
+        exported = torch.export.export(program, (pixels, attributes, seen), dynamic_shapes=sizes)
         torch.export.save(exported, Path(out), extra_files={ABOUT: json.dumps(_about(recogniser))})
 
 

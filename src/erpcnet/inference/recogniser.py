@@ -18,7 +18,7 @@ from erpcnet.data.views import centre_boxes, closer_boxes, over_views, take_view
 from erpcnet.errors import InputError
 from erpcnet.evaluation.stacking import stack
 from erpcnet.inference.engine import Engine, Execution
-from erpcnet.model import ERPCNet
+from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.walk import StopRule, Walk
 
 Picture = str | Path | Image.Image
@@ -109,6 +109,19 @@ class Evidence(NamedTuple):
         """Of the first so many images."""
         return Evidence(*(one[:count] for one in self))
 
+    @classmethod
+    def of(cls, network: ERPCNet, seen: Walk, classes: Classes) -> Evidence:
+        """What a walk found; of steps that were not taken, nothing to go by."""
+        phi, handicap = classes
+        of_global = network.global_fit(seen.whole, phi)
+        scores, chances = [of_global - handicap], [of_global.softmax(dim=1)]
+        for step in range(network.steps):
+            of_joint = network.joint_fit(seen.joint[:, step], phi)
+            scores.append(network.combine(of_global, of_joint, step + 1, handicap))
+            chances.append((of_global.softmax(dim=1) + of_joint.softmax(dim=1)) / 2)
+        attributes = torch.cat([seen.whole[:, None], seen.joint], dim=1)
+        return cls(torch.stack(scores, dim=1), torch.stack(chances, dim=1), attributes)
+
     def at_the_end(self, steps: Tensor, images: int) -> Evidence:
         """Where each view of each image stopped, averaged over its views: one step, for so many images."""
         rows = torch.arange(len(steps), device=steps.device)
@@ -178,10 +191,11 @@ class Recogniser:
     def _predict(self, pictures: list[Image.Image], table: ClassTable) -> list[Recognition]:
         device, count = next(self.network.parameters()).device, len(pictures)
         shown, usual, closer = self._views(pictures)
-        phi, is_seen = table.phi().to(device), torch.from_numpy(table.seen).to(device)
-        stop = StopRule(self.sigma, phi) if self.network.policy is not None else None
+        is_seen = torch.from_numpy(table.seen).to(device)
+        classes = self.network.classes(table.phi().to(device), is_seen)
+        stop = StopRule(self.sigma, classes) if self.network.policy is not None else None
         seen = self.engine.walk(shown, stop)
-        evidence = self._evidence(seen, phi)
+        evidence = Evidence.of(self.network, seen, classes)
         end = evidence.at_the_end(seen.steps, count)
         on_the_way, final = (self._answers(one, is_seen) for one in (evidence.first(count), end))
         cells, steps, attributes = seen.cells[:count].cpu(), seen.steps[:count].tolist(), end.attributes[:, 0].tolist()
@@ -222,16 +236,6 @@ class Recogniser:
         if count > 2:
             shown += [view.flip(3) for view in shown]
         return torch.cat(shown), usual, closer
-
-    def _evidence(self, seen: Walk, phi: Tensor) -> Evidence:
-        of_global = self.network.global_fit(seen.whole, phi)
-        scores, chances = [of_global], [of_global.softmax(dim=1)]
-        for step in range(self.network.steps):
-            of_joint = self.network.joint_fit(seen.joint[:, step], phi)
-            scores.append(self.network.combine(of_global, of_joint, step + 1))
-            chances.append((of_global.softmax(dim=1) + of_joint.softmax(dim=1)) / 2)
-        attributes = torch.cat([seen.whole[:, None], seen.joint], dim=1)
-        return Evidence(torch.stack(scores, dim=1), torch.stack(chances, dim=1), attributes)
 
     def _answers(self, evidence: Evidence, is_seen: Tensor) -> Answers:
         """The class answered at each of the evidence's steps, and the chance of it."""

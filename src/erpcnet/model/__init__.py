@@ -2,10 +2,11 @@
 
 from erpcnet.model.backbone import SplitBackbone, create_backbone, list_backbones
 from erpcnet.model.grid import Grid, entropy_ratios
-from erpcnet.model.network import ERPCNet
+from erpcnet.model.network import Classes, ERPCNet
 from erpcnet.model.settings import ModelSettings, Variant
 
 __all__ = [
+    "Classes",
     "ERPCNet",
     "Grid",
     "ModelSettings",

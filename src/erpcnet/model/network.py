@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +19,17 @@ from erpcnet.model.partial import PartialConvolution
 from erpcnet.model.policy import ActorCritic
 from erpcnet.model.pooling import pool_places
 from erpcnet.model.settings import WITH_POLICY, LocalSettings, ModelSettings, PatchSettings, Variant
+
+# The seen classes whose images say how attractive a class is: with one, chance has a hand in it; with ten, most of
+# them have nothing to do with it.
+NEIGHBOURS = 3
+
+
+class Classes(NamedTuple):
+    """Classes to choose from: `phi` [C, A], rows of length 1, and what each gives up of its scores, `handicap` [C]."""
+
+    phi: Tensor
+    handicap: Tensor | float = 0.0
 
 
 class Glance(NamedTuple):
@@ -105,8 +118,11 @@ class PatchSubnet(nn.Module):
 class ERPCNet(nn.Module):
     """The network for images of one size and any table of class attributes.
 
-    Classes are never part of it: whoever scores brings phi, the unit-length attribute rows [C, A].
+    Classes are never part of it: whoever scores brings phi, the unit-length attribute rows [C, A]. `prototypes` [S, A]
+    are what it says of the images of each seen class, on average; there are none until it is told to `remember` them.
     """
+
+    prototypes: Tensor
 
     def __init__(self, settings: ModelSettings, attributes: int, image_size: int, variant: Variant = "erpcnet") -> None:
         super().__init__()
@@ -132,6 +148,7 @@ class ERPCNet(nn.Module):
             )
         self.global_predictor = Predictor(channels, attributes, settings.dropout)
         self.global_fit = self._compatibility()
+        self.register_buffer("prototypes", torch.zeros(0, attributes))
         self.local: LocalSubnet | PatchSubnet | None = None
         if variant != "globalnet":
             self.local = (
@@ -221,16 +238,44 @@ class ERPCNet(nn.Module):
         joint = self.joint.prefixes(embedding, localities)
         return Prediction(glance.attributes, self.local.predictor(localities), joint)
 
-    def scores(self, whole: Tensor, joint: Tensor | None, phi: Tensor) -> Tensor:
-        """Compatibility of the answer with each class: a_g [N, A], a_j [N, T, A] to [N, T, C] (or [N, C])."""
-        of_global = self.global_fit(whole, phi)
-        if joint is None:
-            return of_global
-        return self.combine(of_global[:, None], self.joint_fit(joint, phi), looks_of(joint))
+    def remember(self, prototypes: Tensor) -> None:
+        """What it says of the images of each seen class [S, A], on average."""
+        self.prototypes = prototypes
 
-    def combine(self, of_global: Tensor, of_joint: Tensor, looks: Tensor | int) -> Tensor:
-        """Scores of the answer after so many looks: a_j + a_g (paper), less of a_j after few looks, or a_j alone."""
-        answer = self.settings.answer
+    def classes(self, phi: Tensor, seen: Tensor) -> Classes:
+        """Classes to choose from: phi [C, A], and which of them training saw [C]; those have no handicap."""
+        share = self.settings.attraction
+        if not share or not len(self.prototypes):
+            return Classes(phi)
+        return Classes(phi, share * self.attraction(phi).masked_fill(seen, 0.0))
+
+    def with_attraction(self, share: float) -> ERPCNet:
+        """The same network, weights and all, that takes another share of a class's attraction off its scores."""
+        other = copy.copy(self)
+        other.settings = replace(self.settings, attraction=share)
+        return other
+
+    def attraction(self, phi: Tensor) -> Tensor:
+        """How well the images of seen classes fit each class [C], on average over the few that fit it best."""
+        fits = self.global_fit(self.prototypes, phi)
+        return fits.topk(min(NEIGHBOURS, fits.shape[0]), dim=0).values.mean(dim=0)
+
+    def scores(self, whole: Tensor, joint: Tensor | None, classes: Classes) -> Tensor:
+        """Compatibility of the answer with each class: a_g [N, A], a_j [N, T, A] to [N, T, C] (or [N, C])."""
+        of_global = self.global_fit(whole, classes.phi)
+        if joint is None:
+            return of_global - classes.handicap
+        of_joint = self.joint_fit(joint, classes.phi)
+        return self.combine(of_global[:, None], of_joint, looks_of(joint), classes.handicap)
+
+    def combine(
+        self, of_global: Tensor, of_joint: Tensor, looks: Tensor | int, handicap: Tensor | float = 0.0
+    ) -> Tensor:
+        """Scores of the answer after so many looks: a_j + a_g (paper), less of a_j after few looks, or a_j alone.
+
+        In each of the two a class gives up its handicap.
+        """
+        of_global, of_joint, answer = of_global - handicap, of_joint - handicap, self.settings.answer
         if answer == "joint":
             return of_joint
         return (of_joint * (looks / self.steps) if answer == "growing" else of_joint) + of_global
@@ -255,6 +300,12 @@ class ERPCNet(nn.Module):
     def stage1_parameters(self) -> list[nn.Parameter]:
         """Everything but pi and V."""
         return [p for name, p in self.named_parameters() if not name.startswith("policy.")]
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        kept = state.get(prefix + "prototypes")
+        if kept is not None:  # of as many classes as there were
+            self.prototypes = self.prototypes.new_empty(kept.shape)
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def _autocast(self, like: Tensor) -> torch.autocast:
         wanted = self.precision is not None and like.device.type != "cpu"

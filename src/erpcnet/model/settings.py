@@ -138,6 +138,10 @@ class ModelSettings:
     answer: Literal["union", "growing", "joint"] = "union"
     """What is compared with the classes: a_j + a_g, as in the paper; `growing`, t/T a_j + a_g after t looks, as few
     looks tell less than many; or a_j alone."""
+    attraction: float = 0.0
+    """The share of an unseen class's attraction that is taken off its scores: of how well training images of the three
+    seen classes that fit it best do so. Unseen classes that resemble seen ones are answered too often. 0: as in the
+    paper."""
     dropout: float = 0.0
     """Dropout of every predictor."""
     compatibility: CompatibilityKind = "cosine"
@@ -156,6 +160,11 @@ class ModelSettings:
             raise InputError(f"model.sigma is {self.sigma}; it must be above 0.")
         if not 1 <= self.pooling < math.inf:
             raise InputError(f"model.pooling is {self.pooling}; it must be at least 1.")
+        if self.attraction < 0 or (self.attraction and self.compatibility != "cosine"):
+            raise InputError(
+                f"model.attraction is {self.attraction}; it must not be negative, and other than 0 only where "
+                "model.compatibility is 'cosine'."
+            )
         if not 0 <= self.dropout < 1:
             raise InputError(f"model.dropout is {self.dropout}; it must be from 0 to below 1.")
         if self.scale <= 0:

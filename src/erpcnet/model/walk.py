@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from erpcnet.model.network import ERPCNet, looks_of
+from erpcnet.model.network import Classes, ERPCNet, looks_of
 from erpcnet.model.policy import ActorCritic
 from erpcnet.model.reward import rewards, steps_taken
 
@@ -134,11 +134,12 @@ class PolicyOrder:
 class StopRule:
     """End an image's walk once beta (p_joint + p_global) of the best class reaches sigma.
 
-    The softmax runs over the candidates, and delta has no part in it: when to stop does not depend on calibration.
+    The softmax runs over the candidates; neither delta nor their handicaps have a part in it: how sure one is does not
+    depend on calibration.
     """
 
     sigma: float
-    phi: Tensor
+    classes: Classes
 
     def confidence(
         self, network: ERPCNet, whole: Tensor, joint: Tensor, beta: Tensor, first: int = 1
@@ -146,8 +147,9 @@ class StopRule:
         """a_g [N, A], a_j [N, T, A], beta [N, T] to the answer's scores [N, T, C], and the reward [N, T] with the
         predicted label in the true one's place; `first` is how many looks the first of them comes after.
         """
-        of_joint, of_global = network.joint_fit(joint, self.phi), network.global_fit(whole, self.phi)
-        answer = network.combine(of_global[:, None], of_joint, looks_of(joint, first))
+        phi, handicap = self.classes
+        of_joint, of_global = network.joint_fit(joint, phi), network.global_fit(whole, phi)
+        answer = network.combine(of_global[:, None], of_joint, looks_of(joint, first), handicap)
         return answer, rewards(of_joint, of_global, answer.argmax(dim=2), beta if network.uses_entropy else 1.0)
 
 

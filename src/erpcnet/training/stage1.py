@@ -158,13 +158,24 @@ class LocalityTraining:
         if self._averaged is not None:
             drawn = zip(range(REFRESH_BATCHES), self._views((0, 1)), strict=False)
             refresh_batch_norm(result, ((images, cells) for _, (images, cells, _) in drawn), _frozen(result, settings))
-        result.requires_grad_(True)
+        result.requires_grad_(True).eval()
+        if network.settings.attraction:
+            result.remember(self._prototypes(result))
         # A recording's memory lives as long as anything in it, and accelerate keeps what it prepared as long as it
         # lives.
         network.zero_grad()
         del self._gradients, self._objective, self._optimizer
         self._accelerator.free_memory()
-        return result.eval()
+        return result
+
+    @torch.no_grad()
+    def _prototypes(self, network: ERPCNet) -> Tensor:
+        """What a network says of the training images of each seen class, in directions, on average: [S, A]."""
+        total, labels = torch.zeros_like(self._phi), self._labels
+        for batch in self._feed.plain(self._dataset.train, self._settings.batch_size):
+            own = F.one_hot(labels[batch.rows.to(labels.device)], len(total)).float()
+            total += own.T @ F.normalize(network.glance(batch.images).attributes, dim=1)
+        return total / torch.bincount(labels[self._dataset.train], minlength=len(total))[:, None]
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next epoch depends on."""
