@@ -27,6 +27,7 @@ erpcnet: zero-shot image recognition that looks where it needs to.
   erpcnet train --config PRESET_OR_YAML --data DIR --out RUN    train and evaluate
   erpcnet evaluate RUN [--data DIR] [--json]                    evaluate a run again
   erpcnet predict RUN IMAGE... [--classes all] [--json]         name what is in pictures
+  erpcnet analyse RUN [--data DIR] [--out FOLDER]               the paper's figures and analyses of a run
   erpcnet export RUN [--out FILE.pt2]                           a file that torch alone can run
   erpcnet ablation --config PRESET --data DIR --out FILE.csv    the paper's ablation, over seeds
   erpcnet bench [--json] [--out FILE.csv]                       how fast it is, and against what
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "evaluate": _evaluate,
         "predict": _predict,
+        "analyse": _analyse,
         "export": _export,
         "ablation": _ablation,
         "bench": _bench,
@@ -252,6 +254,25 @@ def _predict(words: list[str]) -> int:
     return 0
 
 
+def _analyse(words: list[str]) -> int:
+    from erpcnet.experiments.analyse import analyse_run
+    from erpcnet.runs import dataset_of
+
+    parser = _Parser(
+        prog="erpcnet analyse",
+        description="The threshold, the steps, failures, classes and embeddings of a run, as a page with pictures.",
+    )
+    parser.add_argument("run", help="folder that `erpcnet train` left")
+    parser.add_argument("--data", help="the dataset; by default the one that the run was trained on")
+    parser.add_argument("--out", metavar="FOLDER", help="(default: analysis in the run's folder)")
+    _add_views(parser)
+    options = parser.parse_args(words)
+    usual = dataset_of(options.run)
+    out = _writable(str(Path(options.out or Path(options.run) / "analysis") / "analysis.md")).parent
+    console.print(f"wrote {analyse_run(options.run, options.data or usual, out, options.views)}")
+    return 0
+
+
 def _export(words: list[str]) -> int:
     from erpcnet.inference.export import export
     from erpcnet.runs import load
@@ -410,12 +431,13 @@ def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     percent = {"t1": "T1", "t1_per_image": "T1/image", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
     table.add_column("variant", overflow="fold")  # in a narrow terminal a name takes two lines, and no figure is cut
-    several = any(row["views"] > 1 for row in rows)
-    for name in (*percent.values(), "steps", "sigma", "delta", *(["views"] if several else [])):
+    # Columns that are the same for everyone in a plain evaluation.
+    tested = [name for name, plain in (("views", 1), ("attraction", 0)) if any(row[name] != plain for row in rows)]
+    for name in (*percent.values(), "steps", "sigma", "delta", *tested):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
         shares = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in percent]
         steps, delta = f"{row['mean_steps']:.2f}", f"{row['delta']:.2f}"
-        table.add_row(row["variant"], *shares, steps, sigma, delta, *([str(row["views"])] if several else []))
+        table.add_row(row["variant"], *shares, steps, sigma, delta, *(f"{row[name]:g}" for name in tested))
     Console().print(table)

@@ -5,6 +5,7 @@ model.safetensors    weights, classes with their attributes, sigma and delta: al
 metrics.json         the figures on the test images
 logs/                TensorBoard
 localities.png       where the network looked on six test images of unseen classes
+analysis/            what `erpcnet analyse` wrote, if it was asked to
 unfinished/          what training goes on from if it was interrupted; gone once the run is whole
 """
 
@@ -34,7 +35,7 @@ from erpcnet.inference import ClassTable, Execution, Recogniser
 from erpcnet.inference.recogniser import Recognition
 from erpcnet.model import ERPCNet
 from erpcnet.model.fusion import freeze
-from erpcnet.pipeline import evaluate, open_workshop, prepare, select_settings, train_network
+from erpcnet.pipeline import Workshop, evaluate, open_workshop, prepare, select_settings, train_network
 from erpcnet.progress import console
 from erpcnet.training import Checkpoints, Log
 
@@ -127,12 +128,19 @@ class Unfinished:
 def evaluate_run(run: str | Path, data: str | Path, test_views: TestViews | None = None) -> Metrics:
     """Evaluate a run's network again, with the sigma and delta that it was saved with, in its own number of views or
     in another."""
+    shop, network, settings = reopen(run, data, test_views)
+    return evaluate(shop, network, settings)[0]
+
+
+def reopen(
+    run: str | Path, data: str | Path, test_views: TestViews | None = None
+) -> tuple[Workshop, ERPCNet, Settings]:
+    """A run's network and settings, and what it takes to walk over the images of a dataset with it."""
     config, network, settings, classes = _read_model(Path(run) / "model.safetensors")
-    config = _with_views(config, test_views)
     dataset = read_dataset(data)
     if dataset.attribute_names != classes.attribute_names:
         raise InputError(f"{data} has other attributes than the dataset that {run} was trained on.")
-    return evaluate(open_workshop(config, dataset), network, settings)[0]
+    return open_workshop(_with_views(config, test_views), dataset), network, settings
 
 
 def dataset_of(run: str | Path) -> Path:
@@ -163,12 +171,16 @@ def _example(
     recogniser: Recogniser, dataset: ZeroShotDataset, rows: np.ndarray
 ) -> tuple[Image.Image, Recognition, str]:
     """One of these images with what was seen in it, and its class."""
-    boxes = [None if dataset.boxes is None else dataset.boxes[row] for row in rows]
-    pictures = [load_image(dataset.root / dataset.image_paths[row], box) for row, box in zip(rows, boxes, strict=True)]
+    pictures = [picture_of(dataset, row) for row in rows]
     found = recogniser.predict(pictures)
     half = recogniser.network.steps / 2
     best = min(range(len(rows)), key=lambda place: abs(found[place].steps - half))
     return pictures[best], found[best], dataset.classes[dataset.labels[rows[best]]]
+
+
+def picture_of(dataset: ZeroShotDataset, row: int) -> Image.Image:
+    """The picture of one instance."""
+    return load_image(dataset.root / dataset.image_paths[row], None if dataset.boxes is None else dataset.boxes[row])
 
 
 def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: Config, settings: Settings) -> None:

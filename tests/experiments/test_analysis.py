@@ -1,0 +1,158 @@
+"""The analyses of a run against slow references, and the page made of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from erpcnet.cli import main
+from erpcnet.config import Config, load_config
+from erpcnet.data import ZeroShotDataset
+from erpcnet.evaluation.protocol import EvaluationWalks, Settings, measure, usual_order
+from erpcnet.experiments.analysis import Trajectories, class_records, embed, failures, follow, thresholds
+from erpcnet.model import ERPCNet
+from erpcnet.model.walk import DirectLocalities, StopRule, walk
+from erpcnet.pipeline import open_workshop, train_network, walk_test
+from erpcnet.training import Log
+
+
+@pytest.fixture(scope="module")
+def trained(dataset: ZeroShotDataset) -> tuple[Config, ERPCNet]:
+    config = load_config(
+        "creatures", data={"image_size": 64}, stage1={"epochs": 4, "batch_size": 8}, stage2={"epochs": 1}
+    )
+    return config, train_network(open_workshop(config, dataset), dataset, Log()).eval()
+
+
+def walks_of(trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset, views: int = 1) -> EvaluationWalks:
+    config, network = trained
+    return walk_test(
+        open_workshop(replace(config, data=replace(config.data, test_views=views)), dataset), network, dataset
+    )
+
+
+def middling(walks: EvaluationWalks) -> float:
+    """A sigma at which some images stop after the first step and some do not."""
+    rule = StopRule(0.0, walks.classes(walks.dataset.unseen))
+    with torch.inference_mode():
+        sure = rule.confidence(walks.network, walks.unseen.whole, walks.unseen.joint, walks.unseen.beta)[1]
+    return float(sure[:, 0].median())
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_the_last_answers_are_those_of_the_evaluation(
+    trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset, views: int
+) -> None:
+    walks = walks_of(trained, dataset, views)
+    for sigma in (middling(walks), float("inf")):
+        found, metrics = follow(walks, sigma), measure(walks, Settings(sigma, 0.0, "fixed"), seed=0)
+        assert found.right[:, -1].double().mean().item() == pytest.approx(metrics.t1_per_image)
+        assert found.steps.mean().item() == pytest.approx(metrics.mean_steps)
+        # As many images in every class: means over classes are means over images.
+        assert found.right[:, 0].double().mean().item() == pytest.approx(metrics.t1_global)
+    by_step = found.right[:, 1:].double().mean(dim=0).tolist()  # nobody stopped
+    assert by_step == pytest.approx(metrics.t1_by_step)
+
+
+@torch.inference_mode()
+def test_answers_on_the_way_are_those_of_shorter_walks(
+    trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset
+) -> None:
+    walks = walks_of(trained, dataset)
+    found = follow(walks, middling(walks))
+    assert 1 <= found.steps.min() < found.steps.max()
+    network, classes = walks.network, walks.classes(dataset.unseen)
+    unseen = torch.from_numpy(dataset.unseen)
+    for image, taken in enumerate(found.steps.long().tolist()):
+        for step in range(network.steps + 1):
+            whole, reached = walks.unseen.whole[image : image + 1], min(step, taken)
+            of_global = network.global_fit(whole, classes.phi)
+            of_joint = network.joint_fit(walks.unseen.joint[image, max(reached - 1, 0)], classes.phi)
+            scores = of_global if reached == 0 else of_global + of_joint
+            sure = of_global.softmax(1) if reached == 0 else (of_global.softmax(1) + of_joint.softmax(-1)) / 2
+            assert found.answers[image, step] == unseen[scores.argmax()]
+            own = int((unseen == found.labels[image]).nonzero())
+            assert float(found.sure[image, step]) == pytest.approx(float(sure[0, own]), abs=1e-5)
+
+
+def test_a_threshold_is_what_walking_with_it_gives(trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset) -> None:
+    walks = walks_of(trained, dataset)
+    images = next(open_workshop(trained[0], dataset).feed.plain(dataset.test_unseen, len(dataset.test_unseen))).images
+    network = walks.network
+    swept = {one.sigma: one for one in thresholds(walks)}
+    assert len({one.mean_steps for one in swept.values()}) > 5
+    for sigma in list(swept)[::4]:
+        with torch.inference_mode():
+            stop = StopRule(sigma, walks.classes(dataset.unseen))
+            steps = walk(network, DirectLocalities(network, images), usual_order(network, 0), stop=stop).steps
+        assert swept[sigma].mean_steps == pytest.approx(float(steps.double().mean()))
+    assert swept[float("inf")].mean_steps == network.steps
+
+
+def test_failures_are_counted_as_the_paper_defines_them() -> None:
+    right = torch.tensor(
+        [
+            [0, 0, 0, 0],  # never right
+            [1, 1, 1, 1],
+            [0, 0, 1, 1],  # won
+            [1, 1, 0, 0],  # lost at the second step
+            [1, 0, 1, 0],  # lost for good at the third
+        ]
+    )
+    sure = torch.arange(20.0).view(5, 4)
+    found = failures(Trajectories(7 * right, sure, torch.full((5,), 7), torch.full((5,), 3.0)))
+    assert (found.images, found.right, found.never, found.won) == (5, 2, 1, 1)
+    assert found.lost.tolist() == [3, 4]
+    assert found.lost_at.tolist() == [2, 3]
+    assert found.sure_of_lost.tolist() == [14, 15, 16, 17]
+    assert found.sure_of_kept.tolist() == [6, 7, 8, 9]
+
+
+def test_classes_are_listed_with_what_they_are_mistaken_for(
+    trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset
+) -> None:
+    walks = walks_of(trained, dataset)
+    a, b, c = (int(number) for number in dataset.unseen[:3])
+    answers = torch.tensor([a, a, b, b, a, c, c, b])[:, None]
+    labels = torch.tensor([a, a, a, a, b, b, c, c])
+    records = {one.name: one for one in class_records(walks, Trajectories(answers, answers, labels, labels))}
+    assert list(records) == [dataset.classes[b], *sorted((dataset.classes[a], dataset.classes[c]))]
+    assert records[dataset.classes[a]][1:] == (0.5, dataset.classes[b], 0.5)
+    assert records[dataset.classes[b]][1:] == (0.0, dataset.classes[a], 0.5)
+
+
+def test_embeddings_hold_the_classes_that_the_glance_mistakes(
+    trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset
+) -> None:
+    walks = walks_of(trained, dataset, 2)
+    found = follow(walks, middling(walks))
+    laid = embed(walks, found, classes=2, each=4)
+    assert laid.whole.shape == laid.union.shape == (8, 2)
+    assert not np.allclose(laid.whole, laid.union)
+    shares = {int(n): float(found.right[found.labels == n, 0].double().mean()) for n in dataset.unseen}
+    shown = np.unique(laid.labels)
+    assert max(shares[number] for number in shown) <= min(shares[number] for number in set(shares) - set(shown))
+
+
+@pytest.mark.parametrize("variant", ["erpcnet", "pcnet", "globalnet"])
+def test_a_page_has_all_of_its_pictures(variant: str, creatures: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    quick = ["--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1", "--variant", variant]
+    assert main(["train", "--config", "creatures", "--data", str(creatures), "--out", str(run), *quick]) == 0
+    assert main(["analyse", str(run)]) == 0
+    page = (run / "analysis" / "analysis.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"\]\((.*\.png)\)", page)
+    assert {"seen-unseen.png", "embeddings.png"} <= set(pictures)
+    assert ("thresholds.png" in pictures) == (variant == "erpcnet")
+    assert ("steps.png" in pictures) == (variant != "globalnet")
+    assert {path.name for path in (run / "analysis").iterdir()} == {"analysis.md", *pictures}
+    for name in pictures:
+        with Image.open(run / "analysis" / name) as picture:
+            low, high = zip(*picture.convert("RGB").getextrema(), strict=True)
+            assert min(high) > max(low)  # something is drawn
