@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ erpcnet: zero-shot image recognition that looks where it needs to.
   erpcnet evaluate RUN [--data DIR] [--json]                    evaluate a run again
   erpcnet predict RUN IMAGE... [--classes all] [--json]         name what is in pictures
   erpcnet analyse RUN [--data DIR] [--out FOLDER]               the paper's figures and analyses of a run
+  erpcnet demo RUN [--port 8000]                                try it in the browser
   erpcnet export RUN [--out FILE.pt2]                           a file that torch alone can run
   erpcnet ablation --config PRESET --data DIR --out FILE.csv    the paper's ablation, over seeds
   erpcnet bench [--json] [--out FILE.csv]                       how fast it is, and against what
@@ -54,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "evaluate": _evaluate,
         "predict": _predict,
         "analyse": _analyse,
+        "demo": _demo,
         "export": _export,
         "ablation": _ablation,
         "bench": _bench,
@@ -270,6 +273,26 @@ def _analyse(words: list[str]) -> int:
     usual = dataset_of(options.run)
     out = _writable(str(Path(options.out or Path(options.run) / "analysis") / "analysis.md")).parent
     console.print(f"wrote {analyse_run(options.run, options.data or usual, out, options.views)}")
+    return 0
+
+
+def _demo(words: list[str]) -> int:
+    from erpcnet.inference.demo import Demo, serve
+    from erpcnet.runs import example_files, load
+
+    parser = _Parser(prog="erpcnet demo", description="Try a run in the browser: drop pictures, add classes.")
+    parser.add_argument("run", help="folder that `erpcnet train` left")
+    parser.add_argument("--data", help="where examples come from; by default the dataset that the run was trained on")
+    parser.add_argument("--host", default="127.0.0.1", help="(default: %(default)s, so that only this machine sees it)")
+    parser.add_argument("--port", type=int, default=8000, help="(default: %(default)s)")
+    parser.add_argument("--device", help="cpu, cuda, ...; by default a GPU if there is one")
+    _add_views(parser)
+    options = parser.parse_args(words)
+    recogniser = load(options.run, options.device, test_views=options.views)
+    with serve(Demo(recogniser, example_files(options.run, options.data)), options.host, options.port) as server:
+        console.print(f"http://{options.host}:{server.server_port} (Ctrl-C ends it)")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
     return 0
 
 

@@ -178,6 +178,18 @@ def _example(
     return pictures[best], found[best], dataset.classes[dataset.labels[rows[best]]]
 
 
+def example_files(run: str | Path, data: str | Path | None = None, count: int = 12) -> list[Path]:
+    """Some test images of unseen classes of a dataset: the one that a run was trained on, if it is still there."""
+    try:
+        dataset = read_dataset(data or dataset_of(run))
+    except InputError:
+        if data is not None:
+            raise
+        return []
+    spread = np.unique(np.linspace(0, len(dataset.test_unseen) - 1, count).astype(int))
+    return [dataset.root / dataset.image_paths[row] for row in dataset.test_unseen[spread]]
+
+
 def picture_of(dataset: ZeroShotDataset, row: int) -> Image.Image:
     """The picture of one instance."""
     return load_image(dataset.root / dataset.image_paths[row], None if dataset.boxes is None else dataset.boxes[row])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from erpcnet.errors import InputError
 
@@ -18,20 +19,26 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Image.Image:
     """The picture in RGB as a person would see it: turned as its EXIF says, first frame, on white."""
     path = Path(path)
+    picture = read_image(path, str(path))
+    return picture if box is None else _cut(picture, box, path)
+
+
+def read_image(source: Path | BinaryIO, name: str) -> Image.Image:
+    """The same from an open file too; `name` is what complaints call it."""
     try:
-        with Image.open(path) as file:
+        with Image.open(source) as file:
             # Pillow only warns up to twice its limit, and warnings are no matter of one thread.
             if Image.MAX_IMAGE_PIXELS and file.width * file.height > Image.MAX_IMAGE_PIXELS:
                 raise Image.DecompressionBombError
-            picture = to_rgb(ImageOps.exif_transpose(file))
+            return to_rgb(ImageOps.exif_transpose(file))
     except FileNotFoundError:
-        raise InputError(f"{path} is not there.") from None
+        raise InputError(f"{name} is not there.") from None
     except Image.DecompressionBombError:
         limit = (Image.MAX_IMAGE_PIXELS or 0) // 10**6
-        raise InputError(f"{path} has more than {limit} million pixels; make it smaller.") from None
+        raise InputError(f"{name} has more than {limit} million pixels; make it smaller.") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on broken files
-        raise InputError(f"{path} does not decode as an image ({error}); replace the file or take it out.") from None
-    return picture if box is None else _cut(picture, box, path)
+        why = "of no known kind" if isinstance(error, UnidentifiedImageError) else error
+        raise InputError(f"{name} does not decode as an image ({why}); replace the file or take it out.") from None
 
 
 def find_images(root: Path) -> Iterator[PurePosixPath]:

@@ -1,0 +1,136 @@
+"""The demo over HTTP, as a browser would ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import small_network
+from erpcnet.data.settings import DataSettings
+from erpcnet.errors import InputError
+from erpcnet.inference import ClassTable, Recogniser
+from erpcnet.inference import demo as demo_module
+from erpcnet.inference.demo import Demo, serve
+
+
+@pytest.fixture
+def recogniser() -> Recogniser:
+    rng = np.random.default_rng(0)
+    names = tuple(f"class {number}" for number in range(9))
+    table = ClassTable(names, rng.random((9, 7), dtype=np.float32), np.arange(9) < 5, tuple("abcdefg"))
+    return Recogniser(small_network(), table, DataSettings(image_size=64, test_views=2), sigma=0.45, delta=0.3)
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    pixels = np.random.default_rng(1).integers(0, 256, (80, 60, 3), dtype=np.uint8)
+    path = tmp_path / "picture.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture
+def address(recogniser: Recogniser, picture: Path) -> Iterator[str]:
+    with serve(Demo(recogniser, [picture]), "127.0.0.1", 0) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def ask(address: str, body: bytes | None = None) -> Any:
+    with urlopen(Request(address, data=body)) as reply:
+        return json.load(reply)
+
+
+def refused(address: str, body: bytes | None = None) -> tuple[int, str]:
+    with pytest.raises(HTTPError) as caught:
+        urlopen(Request(address, data=body))
+    return caught.value.code, json.load(caught.value)["error"]
+
+
+def test_a_page_that_needs_nothing_from_elsewhere(address: str) -> None:
+    with urlopen(address) as reply:
+        page = reply.read().decode()
+        assert reply.headers["Content-Type"].startswith("text/html")
+    assert "Drop a picture here" in page
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_a_picture_is_recognised_as_from_python(address: str, recogniser: Recogniser, picture: Path) -> None:
+    for candidates in ("unseen", "all"):
+        (expected,) = recogniser.predict([picture], candidates)
+        found = ask(f"{address}/recognise?candidates={candidates}", picture.read_bytes())
+        assert (found["name"], found["views"]) == (expected.name, 2)
+        assert found["confidence"] == pytest.approx(expected.confidence, abs=1e-5)
+        assert (found["width"], found["height"]) == (60, 80)
+        assert len(found["regions"]) == expected.steps
+        for region, own in zip(found["regions"], expected.regions, strict=True):
+            assert region["box"] == pytest.approx(own.box)
+            assert region["answer"] == own.answer
+        assert found["closer"] == pytest.approx(expected.closer)
+
+
+def test_what_spoke_for_an_answer_is_what_adds_most_to_its_score(
+    address: str, recogniser: Recogniser, picture: Path
+) -> None:
+    recogniser.network.centre_attributes(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)))
+    (expected,) = recogniser.predict([picture])
+    found = ask(f"{address}/recognise", picture.read_bytes())
+    raw = recogniser.classes.attributes[recogniser.classes.names.index(expected.name)]
+    more = raw / np.linalg.norm(raw) - recogniser.network.global_fit.centre.numpy()
+    parts = np.array([expected.attributes[name] for name in "abcdefg"]) * more
+    order = [name for name in np.array(list("abcdefg"))[np.argsort(-parts)] if parts["abcdefg".index(name)] > 0]
+    assert [one["name"] for one in found["attributes"]] == order
+    assert sum(one["share"] for one in found["attributes"]) == pytest.approx(1)
+
+
+def test_a_class_added_on_the_page_can_be_answered(address: str, recogniser: Recogniser, picture: Path) -> None:
+    (before,) = recogniser.predict([picture])
+    said = before.attributes
+    told = ask(f"{address}/classes", json.dumps({"name": " as said ", "attributes": said}).encode())
+    assert told["classes"][-1] == {"name": "as said", "seen": False}
+    assert ask(f"{address}/about") == told
+    assert recogniser.predict([picture])[0].name == "as said"
+    assert ask(f"{address}/recognise", picture.read_bytes())["name"] == "as said"
+    again = json.dumps({"name": "as said", "attributes": said}).encode()
+    assert refused(f"{address}/classes", again) == (400, "class 'as said' is known already.")
+
+
+def test_examples_come_as_they_are(address: str, picture: Path) -> None:
+    assert ask(f"{address}/about")["examples"] == 1
+    with urlopen(f"{address}/examples/0") as reply:
+        assert reply.read() == picture.read_bytes()
+    assert refused(f"{address}/examples/1")[0] == 404
+
+
+def test_what_cannot_be_is_told_in_a_sentence(address: str, picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, told = refused(f"{address}/recognise", b"no picture")
+    assert code == 400
+    assert told.startswith("this file does not decode as an image (of no known kind)")
+    assert refused(f"{address}/recognise?candidates=some", picture.read_bytes())[0] == 400
+    assert refused(f"{address}/classes", b"[]") == (
+        400,
+        "a class is sent as {'name': ..., 'attributes': {name: value}}.",
+    )
+    nameless = json.dumps({"name": " ", "attributes": {"a": 1}}).encode()
+    assert refused(f"{address}/classes", nameless) == (400, "a class needs a name.")
+    assert refused(f"{address}/nowhere")[0] == refused(f"{address}/nowhere", b"x")[0] == 404
+    monkeypatch.setattr(demo_module, "LARGEST", 4)
+    assert refused(f"{address}/recognise", b"large")[0] == 413
+
+
+def test_a_port_in_use_is_named(address: str, recogniser: Recogniser) -> None:
+    port = int(address.rpartition(":")[2])
+    with pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be listened on"):
+        serve(Demo(recogniser), "127.0.0.1", port)
