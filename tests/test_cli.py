@@ -117,7 +117,10 @@ def test_several_views_of_a_picture_are_averaged_and_the_regions_are_the_first_o
     monkeypatch.setattr(one, "_views", lambda _: (close_up, closer, None))
     close = one.predict(pictures)
     for two, first, second in zip(found, plain, close, strict=True):
-        assert (two.regions, two.first_answer) == (first.regions, first.first_answer)
+        assert two.first_answer == first.first_answer
+        for own, same in zip(two.regions, first.regions, strict=True):
+            assert (own.box, own.answer) == (same.box, same.answer)
+            assert own.confidence == pytest.approx(same.confidence, abs=1e-5)  # other batches round otherwise
         assert (first.closer, two.views) == (None, 2)
         for name, value in two.attributes.items():
             assert value == pytest.approx((first.attributes[name] + second.attributes[name]) / 2, abs=1e-4)
@@ -390,13 +393,15 @@ def test_a_narrow_terminal_cuts_no_figure(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setenv("COLUMNS", "80")
     row = {"t1": 0.123, "t1_per_image": 0.234, "u": 0.345, "s": 0.456, "h": 0.567, "ausuc": None}
     row |= {"mean_steps": 6.0, "sigma": None, "delta": 9.87, "protocol": "validation"}
-    for views in (1, 4):
-        print_metrics([{**row, "views": views, "variant": "a variant of a long name"}], title="figures")
+    for views, attraction in ((1, 0.0), (4, 0.0), (4, 0.3)):
+        tested = {"views": views, "attraction": attraction, "variant": "a variant of a long name"}
+        print_metrics([{**row, **tested}], title="figures")
         printed = capsys.readouterr().out
         for figure in ("12.3", "23.4", "34.5", "45.6", "56.7", "6.00", "never", "9.87"):
             assert figure in printed
         assert "long name" in " ".join(printed.split())
         assert ("views" in printed) == (views > 1)  # one is what everyone expects
+        assert ("0.3" in printed) == (attraction > 0)
 
 
 def test_a_fingerprint_says_what_was_set_and_not_where_or_by_which_seed() -> None:

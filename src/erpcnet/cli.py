@@ -270,15 +270,15 @@ def _analyse(words: list[str]) -> int:
     parser.add_argument("--out", metavar="FOLDER", help="(default: analysis in the run's folder)")
     _add_views(parser)
     options = parser.parse_args(words)
-    usual = dataset_of(options.run)
-    out = _writable(str(Path(options.out or Path(options.run) / "analysis") / "analysis.md")).parent
-    console.print(f"wrote {analyse_run(options.run, options.data or usual, out, options.views)}")
+    data = options.data or dataset_of(options.run)
+    page = analyse_run(options.run, data, Path(options.out or Path(options.run) / "analysis"), options.views)
+    console.print(f"wrote {page}")
     return 0
 
 
 def _demo(words: list[str]) -> int:
     from erpcnet.inference.demo import Demo, serve
-    from erpcnet.runs import example_files, load
+    from erpcnet.runs import example_pictures, load
 
     parser = _Parser(prog="erpcnet demo", description="Try a run in the browser: drop pictures, add classes.")
     parser.add_argument("run", help="folder that `erpcnet train` left")
@@ -289,7 +289,7 @@ def _demo(words: list[str]) -> int:
     _add_views(parser)
     options = parser.parse_args(words)
     recogniser = load(options.run, options.device, test_views=options.views)
-    with serve(Demo(recogniser, example_files(options.run, options.data)), options.host, options.port) as server:
+    with serve(Demo(recogniser, example_pictures(options.run, options.data)), options.host, options.port) as server:
         console.print(f"http://{options.host}:{server.server_port} (Ctrl-C ends it)")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
@@ -450,17 +450,20 @@ def _presets(words: list[str]) -> int:
 def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
     """Figures in per cent, a row a run."""
     protocols = " and ".join(sorted({row["protocol"] for row in rows}))
-    caption = f"per cent; sigma and delta: {protocols}"
+    shares = {row["attraction"] for row in rows}
+    # There is little room: what is the same for all stands below them.
+    alike = f"; attraction {rows[0]['attraction']:g}" if len(shares) == 1 and any(shares) else ""
+    caption = f"per cent; sigma and delta: {protocols}{alike}"
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     percent = {"t1": "T1", "t1_per_image": "T1/image", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
     table.add_column("variant", overflow="fold")  # in a narrow terminal a name takes two lines, and no figure is cut
-    # Columns that are the same for everyone in a plain evaluation.
-    tested = [name for name, plain in (("views", 1), ("attraction", 0)) if any(row[name] != plain for row in rows)]
-    for name in (*percent.values(), "steps", "sigma", "delta", *tested):
+    several = any(row["views"] > 1 for row in rows)
+    for name in (*percent.values(), "steps", "sigma", "delta", *(["views"] if several else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
-        shares = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in percent]
+        figures = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in percent]
         steps, delta = f"{row['mean_steps']:.2f}", f"{row['delta']:.2f}"
-        table.add_row(row["variant"], *shares, steps, sigma, delta, *(f"{row[name]:g}" for name in tested))
+        own = f", attraction {row['attraction']:g}" if row["attraction"] and not alike else ""
+        table.add_row(row["variant"] + own, *figures, steps, sigma, delta, *([str(row["views"])] if several else []))
     Console().print(table)

@@ -178,7 +178,7 @@ def _example(
     return pictures[best], found[best], dataset.classes[dataset.labels[rows[best]]]
 
 
-def example_files(run: str | Path, data: str | Path | None = None, count: int = 12) -> list[Path]:
+def example_pictures(run: str | Path, data: str | Path | None = None, count: int = 12) -> list[Image.Image]:
     """Some test images of unseen classes of a dataset: the one that a run was trained on, if it is still there."""
     try:
         dataset = read_dataset(data or dataset_of(run))
@@ -187,7 +187,7 @@ def example_files(run: str | Path, data: str | Path | None = None, count: int = 
             raise
         return []
     spread = np.unique(np.linspace(0, len(dataset.test_unseen) - 1, count).astype(int))
-    return [dataset.root / dataset.image_paths[row] for row in dataset.test_unseen[spread]]
+    return [picture_of(dataset, row) for row in dataset.test_unseen[spread]]
 
 
 def picture_of(dataset: ZeroShotDataset, row: int) -> Image.Image:

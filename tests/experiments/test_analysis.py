@@ -133,11 +133,21 @@ def test_embeddings_hold_the_classes_that_the_glance_mistakes(
     walks = walks_of(trained, dataset, 2)
     found = follow(walks, middling(walks))
     laid = embed(walks, found, classes=2, each=4)
+    assert laid is not None
+    assert laid.union is not None
     assert laid.whole.shape == laid.union.shape == (8, 2)
     assert not np.allclose(laid.whole, laid.union)
     shares = {int(n): float(found.right[found.labels == n, 0].double().mean()) for n in dataset.unseen}
     shown = np.unique(laid.labels)
     assert max(shares[number] for number in shown) <= min(shares[number] for number in set(shares) - set(shown))
+
+
+def test_what_is_alike_is_not_laid_out(trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset) -> None:
+    walks = walks_of(trained, dataset)
+    found = follow(walks, float("inf"))
+    assert embed(walks, found, classes=1, each=4) is None
+    alike = replace(walks.unseen, whole=walks.unseen.whole[:1].expand_as(walks.unseen.whole))
+    assert embed(replace(walks, unseen=alike), found) is None
 
 
 @pytest.mark.parametrize("variant", ["erpcnet", "pcnet", "globalnet"])
@@ -151,6 +161,7 @@ def test_a_page_has_all_of_its_pictures(variant: str, creatures: Path, tmp_path:
     assert {"seen-unseen.png", "embeddings.png"} <= set(pictures)
     assert ("thresholds.png" in pictures) == (variant == "erpcnet")
     assert ("steps.png" in pictures) == (variant != "globalnet")
+    assert ("lost.png" in pictures) <= (variant == "erpcnet")
     assert {path.name for path in (run / "analysis").iterdir()} == {"analysis.md", *pictures}
     for name in pictures:
         with Image.open(run / "analysis" / name) as picture:

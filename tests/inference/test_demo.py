@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from conftest import small_network
+from erpcnet.data.images import load_image
 from erpcnet.data.settings import DataSettings
 from erpcnet.errors import InputError
 from erpcnet.inference import ClassTable, Recogniser
@@ -41,7 +42,7 @@ def picture(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def address(recogniser: Recogniser, picture: Path) -> Iterator[str]:
-    with serve(Demo(recogniser, [picture]), "127.0.0.1", 0) as server:
+    with serve(Demo(recogniser, [load_image(picture)]), "127.0.0.1", 0) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -81,7 +82,7 @@ def test_a_picture_is_recognised_as_from_python(address: str, recogniser: Recogn
         assert found["closer"] == pytest.approx(expected.closer)
 
 
-def test_what_spoke_for_an_answer_is_what_adds_most_to_its_score(
+def test_what_speaks_for_an_answer_is_what_was_said_times_what_its_class_has_more_of(
     address: str, recogniser: Recogniser, picture: Path
 ) -> None:
     recogniser.network.centre_attributes(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)))
@@ -109,9 +110,23 @@ def test_a_class_added_on_the_page_can_be_answered(address: str, recogniser: Rec
 
 def test_examples_come_as_they_are(address: str, picture: Path) -> None:
     assert ask(f"{address}/about")["examples"] == 1
-    with urlopen(f"{address}/examples/0") as reply:
-        assert reply.read() == picture.read_bytes()
-    assert refused(f"{address}/examples/1")[0] == 404
+    with urlopen(f"{address}/examples/0") as reply, Image.open(reply) as shown:
+        assert np.array_equal(np.asarray(shown), np.asarray(Image.open(picture)))
+    assert refused(f"{address}/examples/1")[0] == refused(f"{address}/examples/%C2%B2")[0] == 404
+
+
+def test_other_pages_of_the_browser_may_not_ask(address: str, picture: Path) -> None:
+    host = address.removeprefix("http://")
+    for headers in ({"Origin": "http://elsewhere.example"}, {"Host": f"elsewhere.example:{host.rpartition(':')[2]}"}):
+        for request in (
+            Request(f"{address}/about", headers=headers),
+            Request(f"{address}/recognise", picture.read_bytes(), headers),
+        ):
+            with pytest.raises(HTTPError) as caught:
+                urlopen(request)
+            assert caught.value.code == 403
+    with urlopen(Request(f"{address}/recognise", picture.read_bytes(), {"Origin": address})) as reply:
+        assert reply.status == 200
 
 
 def test_what_cannot_be_is_told_in_a_sentence(address: str, picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,11 +141,15 @@ def test_what_cannot_be_is_told_in_a_sentence(address: str, picture: Path, monke
     nameless = json.dumps({"name": " ", "attributes": {"a": 1}}).encode()
     assert refused(f"{address}/classes", nameless) == (400, "a class needs a name.")
     assert refused(f"{address}/nowhere")[0] == refused(f"{address}/nowhere", b"x")[0] == 404
-    monkeypatch.setattr(demo_module, "LARGEST", 4)
-    assert refused(f"{address}/recognise", b"large")[0] == 413
+    monkeypatch.setattr(demo_module, "LARGEST", 2**20)
+    assert refused(f"{address}/recognise", bytes(40 * 2**20)) == (413, "a picture has at most 1 MiB.")
+    huge = json.dumps({"name": "huge", "attributes": {"a": 1e39}}).encode()
+    assert refused(f"{address}/classes", huge)[1].startswith("class 'huge': it needs 7 finite values")
 
 
 def test_a_port_in_use_is_named(address: str, recogniser: Recogniser) -> None:
     port = int(address.rpartition(":")[2])
     with pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be listened on"):
         serve(Demo(recogniser), "127.0.0.1", port)
+    with pytest.raises(InputError, match="there is no such port"):
+        serve(Demo(recogniser), "127.0.0.1", 99999)

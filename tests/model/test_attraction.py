@@ -75,6 +75,16 @@ def test_what_was_seen_travels_with_the_weights() -> None:
     assert torch.equal(other.prototypes, network.prototypes)
 
 
+def test_networks_older_than_prototypes_can_be_read() -> None:
+    network = small_network(attraction=0.4)
+    state = {name: value for name, value in network.state_dict().items() if name != "prototypes"}
+    attracted().load_state_dict(state)
+    network.load_state_dict(state)
+    assert network.prototypes.shape == (0, 7)
+    with pytest.raises(InputError, match=r"trained without model\.attraction"):
+        network.with_attraction(0.2)
+
+
 def test_only_cosines_have_an_attraction() -> None:
     with pytest.raises(InputError, match=r"model.compatibility is 'cosine'"):
         ModelSettings(attraction=0.3, compatibility="dot")

@@ -23,10 +23,10 @@ def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Im
     return picture if box is None else _cut(picture, box, path)
 
 
-def read_image(source: Path | BinaryIO, name: str) -> Image.Image:
-    """The same from an open file too; `name` is what complaints call it."""
+def read_image(source: Path | BinaryIO, name: str, formats: tuple[str, ...] | None = None) -> Image.Image:
+    """The same from an open file too; `name` is what complaints call it, `formats` are those to try."""
     try:
-        with Image.open(source) as file:
+        with Image.open(source, formats=formats) as file:
             # Pillow only warns up to twice its limit, and warnings are no matter of one thread.
             if Image.MAX_IMAGE_PIXELS and file.width * file.height > Image.MAX_IMAGE_PIXELS:
                 raise Image.DecompressionBombError

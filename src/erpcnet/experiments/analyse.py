@@ -9,6 +9,7 @@ import numpy as np
 
 from erpcnet.data import ZeroShotDataset
 from erpcnet.data.settings import TestViews
+from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import EvaluationWalks, Metrics, Settings, measure, seen_unseen_curve
 from erpcnet.experiments import figures
 from erpcnet.experiments.analysis import (
@@ -32,9 +33,12 @@ LISTED = 10  # classes
 def analyse_run(run: str | Path, data: str | Path, out: Path, test_views: TestViews | None = None) -> Path:
     """Write the page `out`/analysis.md and its pictures; returns the page."""
     shop, network, settings = reopen(run, data, test_views)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out} cannot be made ({error.strerror}).") from None
     walks = walk_test(shop, network.to(shop.accelerator.device), shop.dataset)
     metrics, found = measure(walks, settings, shop.config.seed), follow(walks, settings.sigma)
-    out.mkdir(parents=True, exist_ok=True)
     parts = [_head(run, metrics), _curve(walks, settings, out)]
     if network.steps:
         parts += [_steps(walks, metrics, found, settings, out), _failures(run, walks, failures(found), test_views, out)]
@@ -92,10 +96,16 @@ def _failures(run: str | Path, walks: EvaluationWalks, found: Failures, test_vie
     told = (
         f"## Right answers lost on the way\n\nOf {found.images} images {found.right} are right at the end, "
         f"{found.won} of which were not after the glance; {found.never} never are, and {lost} were right and are not "
-        "any more: the policy's own failures."
+        "any more."
     )
     if not lost:
         return told
+    shown = ""
+    if walks.network.policy is not None:  # chance would look elsewhere the next time
+        told += " The paper calls these failures of the policy."
+        lost_rows = walks.dataset.test_unseen[found.lost.cpu().numpy()]
+        _draw_lost(run, walks.dataset, lost_rows, test_views, out / "lost.png")
+        shown = "\n\n![Some of them](lost.png)"
     figures.draw_failures(found, out / "failures.png")
     at = found.lost_at.tolist()
     counts = markdown_table(("lost at step", *map(str, steps)), [("images", *(str(at.count(step)) for step in steps))])
@@ -103,14 +113,14 @@ def _failures(run: str | Path, walks: EvaluationWalks, found: Failures, test_vie
         ("chance of the true class after step", *map(str, range(len(found.sure_of_lost)))),
         [("lost", *(f"{100 * value:.1f}" for value in found.sure_of_lost.tolist()))],
     )
-    _draw_lost(run, walks.dataset, walks.dataset.test_unseen[found.lost.cpu().numpy()], test_views, out / "lost.png")
-    return f"{told}\n\n{counts}\n\n{sure}\n\n![When, and how sure](failures.png)\n\n![Some of them](lost.png)"
+    return f"{told}\n\n{counts}\n\n{sure}\n\n![When, and how sure](failures.png){shown}"
 
 
 def _draw_lost(
     run: str | Path, dataset: ZeroShotDataset, rows: np.ndarray, test_views: TestViews | None, out: Path
 ) -> None:
     """Where the network looked on some of these images, from the first class to the last."""
+    rows = rows[np.argsort(dataset.labels[rows], kind="stable")]
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, SHOWN).astype(int))]
     pictures = [picture_of(dataset, row) for row in rows]
     found = load(run, test_views=test_views).predict(pictures)
@@ -133,9 +143,14 @@ def _classes(walks: EvaluationWalks, found: Trajectories) -> str:
 
 def _embeddings(walks: EvaluationWalks, found: Trajectories, out: Path) -> str:
     embeddings = embed(walks, found)
+    if embeddings is None:
+        return ""
     figures.draw_embeddings(embeddings, walks.dataset.classes, out / "embeddings.png")
-    count = len(np.unique(embeddings.labels))
+    count, also = (
+        len(np.unique(embeddings.labels)),
+        "" if embeddings.union is None else ", and with what localities add",
+    )
     return (
         f"## Embeddings\n\nt-SNE of the {count} unseen classes that the glance mistakes most often, by what it says of "
-        "their images, and with what localities add.\n\n![t-SNE](embeddings.png)"
+        f"their images{also}.\n\n![t-SNE](embeddings.png)"
     )

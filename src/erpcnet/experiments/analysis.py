@@ -17,6 +17,8 @@ from erpcnet.evaluation.metrics import per_class_accuracy
 from erpcnet.evaluation.protocol import SIGMAS, EvaluationWalks, stopped_scores
 from erpcnet.inference.recogniser import Evidence
 
+FEWEST = 5  # images that can be laid out
+
 
 class Threshold(NamedTuple):
     """What a sigma would give on the test images of unseen classes."""
@@ -138,16 +140,22 @@ def class_records(walks: EvaluationWalks, found: Trajectories) -> list[ClassReco
 
 
 class Embeddings(NamedTuple):
-    """Images in the plane, by what the glance and what all steps say: whole and union [M, 2], and their classes [M]."""
+    """Images in the plane, by what the glance and what all steps say: whole and union [M, 2], and their classes [M].
+
+    GlobalNet has no union.
+    """
 
     whole: np.ndarray
-    union: np.ndarray
+    union: np.ndarray | None
     labels: np.ndarray
 
 
-def embed(walks: EvaluationWalks, found: Trajectories, classes: int = 10, each: int = 60, seed: int = 0) -> Embeddings:
+def embed(
+    walks: EvaluationWalks, found: Trajectories, classes: int = 10, each: int = 60, seed: int = 0
+) -> Embeddings | None:
     """t-SNE of a_g, and of a_g + a_j in directions, as they are compared with classes, in the first view of images of
-    the classes that the glance mistakes most often, as there is something to see there.
+    the classes that the glance mistakes most often, as there is something to see there. None where there is not: of a
+    few images, or where all are alike.
     """
     first = walks.first(1).unseen
     labels = found.labels.cpu().numpy()
@@ -155,11 +163,17 @@ def embed(walks: EvaluationWalks, found: Trajectories, classes: int = 10, each: 
     worst = sorted(np.unique(labels), key=lambda number: float(right[labels == number].mean()))[:classes]
     rows = np.concatenate([np.flatnonzero(labels == number)[:each] for number in worst])
     whole = F.normalize(first.whole[rows].float(), dim=1).cpu()
-    union = whole + F.normalize(first.joint[rows, -1].float(), dim=1).cpu() if walks.network.steps else whole
+    if len(rows) < FEWEST or float(whole.std(dim=0).max()) < 1e-6:
+        return None
+    union = (
+        _plane(whole + F.normalize(first.joint[rows, -1].float(), dim=1).cpu(), seed) if walks.network.steps else None
+    )
+    return Embeddings(_plane(whole, seed), union, labels[rows])
 
-    def plane(points: Tensor) -> np.ndarray:
-        perplexity = min(30.0, max(1.0, (len(rows) - 1) / 3))
-        laid: np.ndarray = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points.numpy())
-        return laid
 
-    return Embeddings(plane(whole), plane(union), labels[rows])
+def _plane(points: Tensor, seed: int) -> np.ndarray:
+    """Points [M, A] laid out by t-SNE, [M, 2]."""
+    init = "pca" if points.shape[1] > 1 else "random"
+    layout = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), init=init, random_state=seed)
+    laid: np.ndarray = layout.fit_transform(points.numpy())
+    return laid

@@ -90,18 +90,18 @@ def draw_curve(curve: Curve, delta: float, out: Path) -> None:
 
 def draw_embeddings(found: Embeddings, names: Sequence[str], out: Path) -> None:
     """Images of a few classes in the plane, by the glance and by all that was seen."""
-    colours = plt.get_cmap("tab10")
-    with _panels(2, out, size=4.2) as panels:
-        for axis, points, title in zip(
-            panels, (found.whole, found.union), ("a_g: the glance", "a_g + a_j: with localities"), strict=True
-        ):
+    colours, shown = plt.get_cmap("tab10"), [(found.whole, "a_g: the glance")]
+    if found.union is not None:
+        shown.append((found.union, "a_g + a_j: with localities"))
+    with _panels(len(shown), out, size=4.2) as panels:
+        for axis, (points, title) in zip(panels, shown, strict=True):
             for place, number in enumerate(np.unique(found.labels)):
                 own = points[found.labels == number]
                 axis.scatter(own[:, 0], own[:, 1], s=7, color=colours(place % 10), label=names[number])
             axis.set_title(title, fontsize=9)
             axis.set_xticks([])
             axis.set_yticks([])
-        panels[1].legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.6)
+        panels[-1].legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.6)
 
 
 @contextmanager

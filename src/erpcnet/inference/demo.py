@@ -9,24 +9,28 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from io import BytesIO
-from pathlib import Path
 from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from PIL import Image
 
 from erpcnet.data.images import read_image
 from erpcnet.errors import InputError
 from erpcnet.inference.recogniser import Recogniser
 
 LARGEST = 64 * 2**20  # bytes of a picture
+# What photographs are kept in: Pillow hands other formats to programs that were not made for what strangers send.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+HERE = ("127.0.0.1", "localhost")
 TOLD = 8  # attributes
 
 
 class Demo:
     """What the page asks for, whoever carries it: a recogniser, and pictures to begin with."""
 
-    def __init__(self, recogniser: Recogniser, examples: Sequence[Path] = ()) -> None:
-        self._recogniser, self._examples = recogniser, tuple(examples)
+    def __init__(self, recogniser: Recogniser, examples: Sequence[Image.Image] = ()) -> None:
+        self._recogniser, self._examples = recogniser, [_png(picture) for picture in examples]
         self._lock = Lock()  # requests come in several threads, and the network is one
 
     def about(self) -> dict[str, Any]:
@@ -41,16 +45,16 @@ class Demo:
         }
 
     def example(self, number: int) -> bytes:
-        """One of the pictures to begin with."""
+        """One of the pictures to begin with, as PNG."""
         if not 0 <= number < len(self._examples):
             raise InputError(f"there are {len(self._examples)} examples, and no number {number}.")
-        return self._examples[number].read_bytes()
+        return self._examples[number]
 
     def recognise(self, picture: bytes, candidates: str) -> dict[str, Any]:
-        """What is in a picture, where the network looked, and the attributes that spoke most for the answer."""
+        """What is in a picture, where the network looked, and the attributes that speak most for the answer."""
         if candidates not in ("unseen", "all"):
             raise InputError(f"candidates are 'unseen' or 'all', not '{candidates}'.")
-        shown = read_image(BytesIO(picture), "this file")
+        shown = read_image(BytesIO(picture), "this file", FORMATS)
         with self._lock:
             (found,) = self._recogniser.predict([shown], candidates)
             telling = self._telling(found.name, found.attributes)
@@ -65,53 +69,61 @@ class Demo:
         return self.about()
 
     def _telling(self, name: str, said: Mapping[str, float]) -> list[dict[str, Any]]:
-        """The attributes that add most to the answer's score: what was said times what the class has more of than
-        others, as parts of what all of those for it add up to.
+        """The attributes that speak most for the answer: what was said at the end (a_j, or GlobalNet's a_g) times what
+        the class has more of than others, as parts of what all of those for it add up to.
         """
-        table, network = self._recogniser.classes, self._recogniser.network
-        row = table.phi()[table.names.index(name)] - network.global_fit.centre.cpu()
+        table, fit = self._recogniser.classes, self._recogniser.network.global_fit
+        row = table.phi()[table.names.index(name)] - (fit.centre.cpu() if fit.kind == "cosine" else 0.0)
         parts = {key: said[key] * float(value) for key, value in zip(table.attribute_names, row, strict=True)}
         total = sum(part for part in parts.values() if part > 0) or 1.0
         most = sorted(parts, key=lambda key: -parts[key])[:TOLD]
         return [{"name": key, "share": parts[key] / total} for key in most if parts[key] > 0]
 
 
+def _png(picture: Image.Image) -> bytes:
+    file = BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
 def serve(demo: Demo, host: str, port: int) -> ThreadingHTTPServer:
     """A server that waits to be told `serve_forever`."""
 
     class Handler(_Handler):
-        shown = demo
+        shown, listening = demo, host
 
     try:
         return ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
-        raise InputError(f"{host}:{port} cannot be listened on ({error.strerror}); give another --port.") from None
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "there is no such port"
+        raise InputError(f"{host}:{port} cannot be listened on ({why}); give another --host or --port.") from None
 
 
 class _Handler(BaseHTTPRequestHandler):
     shown: Demo
+    listening: str
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
+        if self._refused():
+            return
         if path == "/":
             page = files("erpcnet.inference").joinpath("demo.html").read_bytes()
             self._answer(HTTPStatus.OK, page, "text/html; charset=utf-8")
         elif path == "/about":
             self._tell(self.shown.about)
-        elif path.startswith("/examples/") and path.removeprefix("/examples/").isdigit():
+        elif path.startswith("/examples/") and path.removeprefix("/examples/").isdecimal():
             self._send_example(int(path.removeprefix("/examples/")))
         else:
             self._complain(HTTPStatus.NOT_FOUND, f"there is no {path} here.")
 
     def do_POST(self) -> None:
-        address = urlsplit(self.path)
-        size = self.headers.get("Content-Length", "")
-        if not size.isdigit() or int(size) > LARGEST:
-            self.close_connection = True  # what was sent is not read
-            self._complain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a picture has at most {LARGEST // 2**20} MiB.")
+        address, body = urlsplit(self.path), self._body()
+        if self._refused():
             return
-        body = self.rfile.read(int(size))
-        if address.path == "/recognise":
+        if body is None:
+            self._complain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a picture has at most {LARGEST // 2**20} MiB.")
+        elif address.path == "/recognise":
             (candidates,) = parse_qs(address.query).get("candidates", ["unseen"])[:1]
             self._tell(lambda: self.shown.recognise(body, candidates))
         elif address.path == "/classes":
@@ -119,12 +131,31 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._complain(HTTPStatus.NOT_FOUND, f"there is no {address.path} here.")
 
+    def _body(self) -> bytes | None:
+        """What was sent; None if it is too much, which is read all the same, as nobody listens while they send."""
+        told = self.headers.get("Content-Length", "")
+        size = int(told) if told.isdecimal() else 0
+        if size <= LARGEST:
+            return self.rfile.read(size)
+        while size > 0:
+            size -= len(self.rfile.read(min(size, 2**20))) or size
+        return None
+
+    def _refused(self) -> bool:
+        """Whether this comes from another page of the same browser, which has no business here."""
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        foreign = self.listening in HERE and host.rpartition(":")[0] not in HERE
+        if foreign or (origin is not None and origin != f"http://{host}"):
+            self._complain(HTTPStatus.FORBIDDEN, "only the page of this demo may ask.")
+            return True
+        return False
+
     def log_message(self, *_: object) -> None:
         """Nothing: the page says what matters."""
 
     def _send_example(self, number: int) -> None:
         try:
-            self._answer(HTTPStatus.OK, self.shown.example(number), "application/octet-stream")
+            self._answer(HTTPStatus.OK, self.shown.example(number), "image/png")
         except InputError as error:
             self._complain(HTTPStatus.NOT_FOUND, str(error))
 

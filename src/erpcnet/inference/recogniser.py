@@ -162,14 +162,16 @@ class Recogniser:
             wrong = [key for key in row if key not in names] if isinstance(row, Mapping) else []
             if wrong:
                 raise InputError(f"class '{name}': there is no attribute '{wrong[0]}'.")
-            values = np.asarray([row.get(key, 0.0) for key in names] if isinstance(row, Mapping) else row, dtype=float)
+            given = [row.get(key, 0.0) for key in names] if isinstance(row, Mapping) else row
+            with np.errstate(over="ignore"):  # what is too large for it is refused below
+                values = np.asarray(given, dtype=float).astype(np.float32)
             if values.shape != (len(names),) or not np.isfinite(values).all() or not values.any():
                 raise InputError(f"class '{name}': it needs {len(names)} finite values, not all 0.")
             rows.append(values)
         self.classes = replace(
             self.classes,
             names=(*self.classes.names, *attributes),
-            attributes=np.vstack([self.classes.attributes, *rows]).astype(np.float32),
+            attributes=np.vstack([self.classes.attributes, *rows]),
             seen=np.concatenate([self.classes.seen, np.zeros(len(rows), dtype=bool)]),
         )
 

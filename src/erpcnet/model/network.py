@@ -251,6 +251,8 @@ class ERPCNet(nn.Module):
 
     def with_attraction(self, share: float) -> ERPCNet:
         """The same network, weights and all, that takes another share of a class's attraction off its scores."""
+        if share and not len(self.prototypes):
+            raise InputError("this network was trained without model.attraction, and knows nothing of what attracts.")
         other = copy.copy(self)
         other.settings = replace(self.settings, attraction=share)
         return other
@@ -302,9 +304,9 @@ class ERPCNet(nn.Module):
         return [p for name, p in self.named_parameters() if not name.startswith("policy.")]
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        kept = state.get(prefix + "prototypes")
-        if kept is not None:  # of as many classes as there were
-            self.prototypes = self.prototypes.new_empty(kept.shape)
+        # Networks that are older than prototypes have none; others have those of as many classes as there were.
+        kept = state.setdefault(prefix + "prototypes", self.prototypes)
+        self.prototypes = self.prototypes.new_empty(kept.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
     def _autocast(self, like: Tensor) -> torch.autocast:

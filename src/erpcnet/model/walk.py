@@ -134,8 +134,8 @@ class PolicyOrder:
 class StopRule:
     """End an image's walk once beta (p_joint + p_global) of the best class reaches sigma.
 
-    The softmax runs over the candidates; neither delta nor their handicaps have a part in it: how sure one is does not
-    depend on calibration.
+    The softmax runs over the candidates; neither delta nor their handicaps have a part in it: how sure one is of a
+    class does not depend on calibration. The best class is that of the answer before delta.
     """
 
     sigma: float
