@@ -111,10 +111,16 @@ class Evidence(NamedTuple):
 
     @classmethod
     def of(cls, network: ERPCNet, seen: Walk, classes: Classes) -> Evidence:
-        """What a walk found; of steps that were not taken, nothing to go by."""
+        """What a walk found; of steps that were not taken, nothing to go by.
+
+        The glance is scored as if the localities had said the same: delta is for sums of both.
+        """
         phi, handicap = classes
         of_global = network.global_fit(seen.whole, phi)
-        scores, chances = [of_global - handicap], [of_global.softmax(dim=1)]
+        glance = (
+            network.combine(of_global, of_global, network.steps, handicap) if network.steps else of_global - handicap
+        )
+        scores, chances = [glance], [of_global.softmax(dim=1)]
         for step in range(network.steps):
             of_joint = network.joint_fit(seen.joint[:, step], phi)
             scores.append(network.combine(of_global, of_joint, step + 1, handicap))
