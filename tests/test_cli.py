@@ -14,7 +14,7 @@ import yaml
 from PIL import Image
 
 import erpcnet
-from erpcnet.cli import main, print_metrics
+from erpcnet.cli import main
 from erpcnet.config import DEFAULTS, load_config
 from erpcnet.data.images import load_image, squeeze
 from erpcnet.data.settings import TestViews
@@ -22,6 +22,7 @@ from erpcnet.data.views import take_views
 from erpcnet.errors import InputError
 from erpcnet.pipeline import create_network
 from erpcnet.presets import about_preset, list_presets
+from erpcnet.printing import print_metrics
 
 QUICK = [
     "--data.image_size",

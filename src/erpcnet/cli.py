@@ -17,6 +17,7 @@ from rich.table import Column, Table
 
 from erpcnet import __version__
 from erpcnet.errors import InputError
+from erpcnet.printing import print_bench, print_metrics
 from erpcnet.progress import SPEAKS, console
 
 if TYPE_CHECKING:
@@ -363,24 +364,6 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers such as 1,8,32") from None
 
 
-def print_bench(found: dict[str, Any]) -> None:
-    """Milliseconds per image, and the ratios."""
-    title = f"{found['backbone']} at {found['image_size']}, {found['device']}"
-    table = Table(
-        "what", "", "grown", "batch", "ms/image", "spread", "GMAC/image", "peak MiB", title=title, box=SIMPLE_HEAD
-    )
-    for row in found["rows"]:
-        macs = "" if row["gmac_per_image"] is None else f"{row['gmac_per_image']:.3f}"
-        memory = "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
-        times = (f"{row['ms_per_image']:.3f}", f"{row['spread']:.0%}", macs, memory)
-        table.add_row(row["group"], row["name"], row["grown"], str(row["batch"]), *times)
-    Console().print(table)
-    ratios = Table("ratio", "", box=SIMPLE_HEAD)
-    for name, value in found["ratios"].items():
-        ratios.add_row(name, f"{value:.3f}")
-    Console().print(ratios)
-
-
 def _data(words: list[str]) -> int:
     parser = _Parser(prog="erpcnet data", description="Make and check datasets.")
     actions = parser.add_subparsers(dest="action", required=True, parser_class=_Parser)
@@ -445,25 +428,3 @@ def _presets(words: list[str]) -> int:
         table.add_row(name, about_preset(name))
     Console().print(table)
     return 0
-
-
-def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Figures in per cent, a row a run."""
-    protocols = " and ".join(sorted({row["protocol"] for row in rows}))
-    shares = {row["attraction"] for row in rows}
-    # There is little room: what is the same for all stands below them.
-    alike = f"; attraction {rows[0]['attraction']:g}" if len(shares) == 1 and any(shares) else ""
-    caption = f"per cent; sigma and delta: {protocols}{alike}"
-    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    percent = {"t1": "T1", "t1_per_image": "T1/image", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
-    table.add_column("variant", overflow="fold")  # in a narrow terminal a name takes two lines, and no figure is cut
-    several = any(row["views"] > 1 for row in rows)
-    for name in (*percent.values(), "steps", "sigma", "delta", *(["views"] if several else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
-        figures = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in percent]
-        steps, delta = f"{row['mean_steps']:.2f}", f"{row['delta']:.2f}"
-        own = f", attraction {row['attraction']:g}" if row["attraction"] and not alike else ""
-        table.add_row(row["variant"] + own, *figures, steps, sigma, delta, *([str(row["views"])] if several else []))
-    Console().print(table)
