@@ -34,11 +34,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail("there is no GPU here")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _two_threads() -> None:
-    torch.set_num_threads(2)
-
-
 @pytest.fixture(scope="session")
 def creatures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A drawn dataset of 16 classes and 80 images."""
@@ -75,6 +70,15 @@ def small_network(variant: str = "erpcnet", attributes: int = 7, **model: object
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return network.eval()
+
+
+def between(values: torch.Tensor) -> float:
+    """A threshold among these values that none of them is near, so that no rounding moves one across it."""
+    ordered = values.flatten().sort().values.double()
+    middle = ordered[len(ordered) // 5 : len(ordered) - len(ordered) // 5]
+    widest = int(middle.diff().argmax())
+    assert middle[widest + 1] - middle[widest] > 1e-3, "all values are near each other"
+    return float((middle[widest] + middle[widest + 1]) / 2)
 
 
 def shared(*parts: str) -> Path:

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,12 @@ from erpcnet.data.images import load_image, squeeze
 from erpcnet.data.settings import TestViews
 from erpcnet.data.views import take_views
 from erpcnet.errors import InputError
-from erpcnet.pipeline import create_network
+from erpcnet.model.scoring import stacked
+from erpcnet.model.walk import StopRule
+from erpcnet.pipeline import create_network, walk_test
 from erpcnet.presets import about_preset, list_presets
 from erpcnet.printing import print_metrics
+from erpcnet.runs import reopen
 
 QUICK = [
     "--data.image_size",
@@ -39,6 +43,7 @@ QUICK = [
 KEYS = {
     "t1",
     "t1_per_image",
+    "ece",
     "u",
     "s",
     "h",
@@ -46,6 +51,8 @@ KEYS = {
     "delta",
     "sigma",
     "mean_steps",
+    "mean_steps_all",
+    "temperature",
     "views",
     "attraction",
     "protocol",
@@ -97,12 +104,31 @@ def test_predicting_agrees_with_the_evaluation(
     assert main(["evaluate", str(run), "--json", "--views", str(views)]) == 0
     metrics = json.loads(capsys.readouterr().out)
     assert metrics["views"] == views
-    assert right.double().mean().item() == pytest.approx(metrics["t1_per_image"])
+    close = close_calls(run, creatures, views)  # which rounding may decide either way: other batches, folded norms
+    assert close < len(rows) / 4
+    share = close / len(rows)
+    assert right.double().mean().item() == pytest.approx(metrics["t1_per_image"], abs=share + 1e-6)
     if views == 1:  # of several views, a recognition holds the steps of the first
-        assert sum(f.steps for f in found) / len(found) == pytest.approx(metrics["mean_steps"])
+        assert sum(f.steps for f in found) / len(found) == pytest.approx(metrics["mean_steps"], abs=6 * share + 1e-6)
     seen_too = model.predict([creatures / dataset.image_paths[row] for row in rows], "all")
     u = torch.tensor([dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, seen_too, strict=True)])
-    assert u.double().mean().item() == pytest.approx(metrics["u"])  # as many images in every class
+    assert u.double().mean().item() == pytest.approx(metrics["u"], abs=share + 1e-6)  # as many images in every class
+
+
+@torch.inference_mode()
+def close_calls(run: Path, creatures: Path, views: TestViews) -> int:
+    """Test images of unseen classes whose answer, or whose last step, hangs on less than rounding may change."""
+    shop, network, point = reopen(run, creatures, views)
+    walks, dataset = walk_test(shop, network, shop.dataset), shop.dataset
+    close = torch.zeros(len(dataset.test_unseen), dtype=torch.bool)
+    for classes in (dataset.unseen, np.concatenate([dataset.seen, dataset.unseen])):
+        chosen = walks.classes(classes)
+        rewards = StopRule(point.sigma, chosen).reward_of(network, walks.unseen)
+        close |= ((rewards - point.sigma).abs() < 1e-4).any(dim=1).view(views, -1).any(dim=0)
+        logits = walks.stopped_scores("unseen", classes, point.sigma)[0]
+        seen = torch.from_numpy(np.isin(classes, dataset.seen))
+        close |= stacked(logits, seen, point.delta).topk(2).values.diff().abs()[:, 0] < 1e-3
+    return int(close.sum())
 
 
 def test_several_views_of_a_picture_are_averaged_and_the_regions_are_the_first_ones(
@@ -111,24 +137,26 @@ def test_several_views_of_a_picture_are_averaged_and_the_regions_are_the_first_o
     dataset = erpcnet.read_dataset(creatures)
     pictures = [load_image(creatures / dataset.image_paths[row]) for row in dataset.test_unseen[:12]]
     one, both = erpcnet.load(run), erpcnet.load(run, test_views=2)
+    never = replace(one.point, sigma=float("inf"))  # nobody stops, whatever rounding says
+    one.point = both.point = never
     found, plain = both.predict(pictures), one.predict(pictures)
     pixels = torch.from_numpy(np.stack([squeeze(picture, one.data.stored_size) for picture in pictures]))
     closer = torch.tensor([two.closer for two in found]) / torch.tensor([picture.size * 2 for picture in pictures])
     close_up = take_views(pixels.contiguous(), closer, one.data.image_size)
     monkeypatch.setattr(one, "_views", lambda _: (close_up, closer, None))
     close = one.predict(pictures)
+    same = 0
     for two, first, second in zip(found, plain, close, strict=True):
-        assert two.first_answer == first.first_answer
-        for own, same in zip(two.regions, first.regions, strict=True):
-            assert (own.box, own.answer) == (same.box, same.answer)
-            assert own.confidence == pytest.approx(same.confidence, abs=1e-5)  # other batches round otherwise
+        assert [own.box for own in two.regions] == [pytest.approx(same.box) for same in first.regions]
         assert (first.closer, two.views) == (None, 2)
         for name, value in two.attributes.items():
             assert value == pytest.approx((first.attributes[name] + second.attributes[name]) / 2, abs=1e-4)
-        if first.name == second.name:
+        if first.name == second.name:  # two logits that agree agree when they are averaged
+            same += 1
             assert two.name == first.name
-            assert two.confidence == pytest.approx((first.confidence + second.confidence) / 2, abs=1e-4)
-    assert any(first.name == second.name for first, second in zip(plain, close, strict=True))
+            for name, value in two.evidence.items():
+                assert value == pytest.approx((first.evidence[name] + second.evidence[name]) / 2, abs=1e-3)
+    assert same > 0
 
 
 def test_a_class_can_be_added_at_run_time(run: Path, creatures: Path) -> None:
@@ -137,10 +165,12 @@ def test_a_class_can_be_added_at_run_time(run: Path, creatures: Path) -> None:
     picture = creatures / dataset.image_paths[dataset.test_unseen[0]]
     before = model.predict([picture])[0]
     likely = dict(before.attributes)
-    model.add_classes({"as predicted": [max(value, 0) for value in likely.values()]})
-    after = model.predict([picture], ["as predicted", before.name])[0]
-    assert after.name in ("as predicted", before.name)
-    assert len(model.classes.names) == len(dataset.classes) + 1
+    # What was predicted fits best what was predicted, and its opposite worst.
+    model.add_classes({"as predicted": list(likely.values()), "opposite": [-value for value in likely.values()]})
+    after = model.predict([picture], ["opposite", before.name, "as predicted"])[0]
+    assert (after.name, after.confidence > 0.5) == ("as predicted", True)
+    assert model.predict([picture], ["opposite", before.name])[0].name == before.name
+    assert model.classes.names == (*dataset.classes, "as predicted", "opposite")
     with pytest.raises(InputError, match="known already"):
         model.add_classes({"as predicted": list(likely.values())})
     with pytest.raises(InputError, match="there is no attribute 'hat'"):
@@ -315,6 +345,8 @@ def test_own_photographs_from_class_folders_to_a_prediction(tmp_path: Path, caps
     small = [
         "--model.backbone.name",
         "small",
+        "--model.backbone.weights",
+        "default",
         "--data.image_size",
         "64",
         "--stage1.epochs",
@@ -325,8 +357,14 @@ def test_own_photographs_from_class_folders_to_a_prediction(tmp_path: Path, caps
     assert main(["train", "--data", str(tmp_path), "--out", str(run), *small]) == 0
     assert main(["evaluate", str(run)]) == 0
     capsys.readouterr()
-    assert main(["predict", str(run), str(tmp_path / "seal" / "0.jpg"), "--classes", "all", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["name"] in colours
+    pictures = [str(tmp_path / name / "0.jpg") for name in colours]
+    assert main(["predict", str(run), *pictures, "--classes", "all", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    expected = erpcnet.load(run).predict(pictures, "all")
+    assert [(one["image"], one["name"]) for one in told] == [
+        (picture, one.name) for picture, one in zip(pictures, expected, strict=True)
+    ]
+    assert len({one["name"] for one in told}) > 1  # black, red, green, white and grey are not all the same
 
 
 @pytest.mark.parametrize(
@@ -392,13 +430,13 @@ def test_presets_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str
 
 def test_a_narrow_terminal_cuts_no_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    row = {"t1": 0.123, "t1_per_image": 0.234, "u": 0.345, "s": 0.456, "h": 0.567, "ausuc": None}
-    row |= {"mean_steps": 6.0, "sigma": None, "delta": 9.87, "protocol": "validation"}
+    row = {"t1": 0.123, "ece": 0.234, "u": 0.345, "s": 0.456, "h": 0.567, "ausuc": None}
+    row |= {"mean_steps": 6.0, "mean_steps_all": 5.43, "sigma": None, "delta": 9.87, "protocol": "validation"}
     for views, attraction in ((1, 0.0), (4, 0.0), (4, 0.3)):
         tested = {"views": views, "attraction": attraction, "variant": "a variant of a long name"}
         print_metrics([{**row, **tested}], title="figures")
         printed = capsys.readouterr().out
-        for figure in ("12.3", "23.4", "34.5", "45.6", "56.7", "6.00", "never", "9.87"):
+        for figure in ("12.3", "23.4", "34.5", "45.6", "56.7", "6.00", "5.43", "never", "9.87"):
             assert figure in printed
         assert "long name" in " ".join(printed.split())
         assert ("views" in printed) == (views > 1)  # one is what everyone expects

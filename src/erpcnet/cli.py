@@ -17,6 +17,7 @@ from rich.table import Column, Table
 
 from erpcnet import __version__
 from erpcnet.errors import InputError
+from erpcnet.files import output_file
 from erpcnet.printing import print_bench, print_metrics
 from erpcnet.progress import SPEAKS, console
 
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"erpcnet: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        on = "; the same command goes on with it" if words[0] == "train" else ""
+        on = "; the same command resumes it" if words[0] == "train" else ""
         print(f"erpcnet: interrupted{on}", file=sys.stderr)
         return 130
 
@@ -87,17 +88,20 @@ class _Parser(argparse.ArgumentParser):
 def _train(words: list[str]) -> int:
     from erpcnet.runs import train_run
 
+    overwrite, words = _take_flag(words, "--overwrite")
     parsed = _configured(
         words,
         "erpcnet train",
         "Train ERPCNet (Stage I, then Stage II) on a dataset, evaluate it, and leave a run.",
-        {"--out": ("runs/latest", "folder for the run; an unfinished one there is gone on with")},
+        {"--out": ("runs/latest", "folder for the run; an unfinished one there is resumed")},
+        "replace a finished run in that folder",
     )
     if parsed is None:
         return 0
     config, options = parsed
     console.print(config.to_yaml(), markup=False, end="")
-    metrics = train_run(config, options["--data"], options["--out"])
+    _tell_what_was_measured(options["--config"], config)
+    metrics = train_run(config, options["--data"], options["--out"], overwrite)
     if SPEAKS:
         print_metrics([metrics.to_json()], title=options["--out"])
     return 0
@@ -105,9 +109,10 @@ def _train(words: list[str]) -> int:
 
 def _ablation(words: list[str]) -> int:
     from erpcnet.data import read_dataset
-    from erpcnet.experiments.ablation import METHODS, run_ablation
+    from erpcnet.experiments.ablation import METHODS, check_methods, run_ablation
     from erpcnet.experiments.rows import write_rows
 
+    overwrite, words = _take_flag(words, "--overwrite")
     parsed = _configured(
         words,
         "erpcnet ablation",
@@ -117,6 +122,7 @@ def _ablation(words: list[str]) -> int:
             "--seeds": ("0,1,2", "seeds, separated by commas"),
             "--methods": ("; ".join(METHODS), "which of these methods, separated by semicolons"),
         },
+        "replace that file",
     )
     if parsed is None:
         return 0
@@ -126,31 +132,39 @@ def _ablation(words: list[str]) -> int:
     except ValueError:
         raise InputError(f"--seeds is '{options['--seeds']}'; it takes whole numbers, separated by commas.") from None
     methods = [name.strip() for name in options["--methods"].split(";")]
+    check_methods(methods)
+    out, dataset = output_file(options["--out"], overwrite), read_dataset(options["--data"])
+    _tell_what_was_measured(options["--config"], config)
     rows: list[dict[str, Any]] = []
-    write_rows(_writable(options["--out"]), rows)
-    for row in run_ablation(config, read_dataset(options["--data"]), seeds, methods):
+    for row in run_ablation(config, dataset, seeds, methods):
         rows.append(row)
-        write_rows(Path(options["--out"]), rows)  # after each row, so that nothing measured is lost
+        write_rows(out, rows)  # after each row, so that nothing measured is lost
     print_metrics([{**row, "variant": row["method"]} for row in rows], title=options["--out"])
     return 0
 
 
-def _writable(name: str) -> Path:
-    """A file's path, refused before the work rather than after it."""
-    path = Path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a"):
-            pass
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}).") from None
-    return path
+def _tell_what_was_measured(preset: str, config: Config) -> None:
+    """One line, if this run starts from other weights than the figures of its preset do."""
+    from erpcnet.presets import measured_backbone
+
+    measured, own = measured_backbone(preset), config.model.backbone
+    if measured is not None and measured != {"name": own.name, "weights": Path(own.weights).name}:
+        console.print(
+            f"note: the figures of '{preset}' in docs/ were measured with {measured['name']} and weights "
+            f"{measured['weights']}; with {own.name} and {Path(own.weights).name} they were not.",
+            soft_wrap=True,
+        )
+
+
+def _take_flag(words: list[str], flag: str) -> tuple[bool, list[str]]:
+    """Whether a flag without a value is among the words, and the others."""
+    return flag in words, [word for word in words if word != flag]
 
 
 def _configured(
-    words: list[str], program: str, description: str, options: dict[str, tuple[str, str]]
+    words: list[str], program: str, description: str, options: dict[str, tuple[str, str]], overwrite: str
 ) -> tuple[Config, dict[str, str]] | None:
-    """The configuration and the plain options of a command; None after printing help.
+    """The configuration and the plain options of a command; None after printing help, which says what --overwrite does.
 
     `--data` names the dataset, while `--data.image_size` is a setting, so these are taken out by hand.
     """
@@ -169,7 +183,8 @@ def _configured(
     if "-h" in words or "--help" in words:
         told = help_with(parser, read_values(values["--config"]))
         for flag, (default, text) in plain.items():
-            print(f"{flag:10s} {text} (default: {default})")
+            print(f"{flag:12s} {text} (default: {default})")
+        print(f"{'--overwrite':12s} {overwrite}")
         print(f"\nSettings, with their values in '{values['--config']}':")
         told.print_help()
         return None
@@ -227,6 +242,10 @@ def _add_views(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--overwrite", action="store_true", help=what)
+
+
 def _predict(words: list[str]) -> int:
     from dataclasses import asdict
 
@@ -241,8 +260,9 @@ def _predict(words: list[str]) -> int:
     parser.add_argument("--device", help="cpu, cuda, ...; by default a GPU if there is one")
     _add_views(parser)
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    _add_overwrite(parser, "replace a file of that name")
     options = parser.parse_args(words)
-    picture = _writable(options.picture) if options.picture else None
+    picture = output_file(options.picture, options.overwrite, options.images) if options.picture else None
     candidates = options.classes if options.classes in ("unseen", "all") else options.classes.split(",")
     found = load(options.run, options.device, test_views=options.views).predict(options.images, candidates)
     if picture is not None:
@@ -270,9 +290,10 @@ def _analyse(words: list[str]) -> int:
     parser.add_argument("--data", help="the dataset; by default the one that the run was trained on")
     parser.add_argument("--out", metavar="FOLDER", help="(default: analysis in the run's folder)")
     _add_views(parser)
+    _add_overwrite(parser, "replace the pages and pictures of an earlier analysis there")
     options = parser.parse_args(words)
-    data = options.data or dataset_of(options.run)
-    page = analyse_run(options.run, data, Path(options.out or Path(options.run) / "analysis"), options.views)
+    data, out = options.data or dataset_of(options.run), Path(options.out or Path(options.run) / "analysis")
+    page = analyse_run(options.run, data, out, options.views, options.overwrite)
     console.print(f"wrote {page}")
     return 0
 
@@ -306,9 +327,12 @@ def _export(words: list[str]) -> int:
     )
     parser.add_argument("run", help="folder that `erpcnet train` left")
     parser.add_argument("--out", metavar="FILE", help="(default: model.pt2 in the run's folder)")
+    _add_views(parser)
+    _add_overwrite(parser, "replace a file of that name")
     options = parser.parse_args(words)
-    recogniser = load(options.run, "cpu")
-    path = _writable(options.out or str(Path(options.run) / "model.pt2"))
+    recogniser, run = load(options.run, "cpu", test_views=options.views), Path(options.run)
+    inputs = [run] if run.is_file() else run.iterdir()
+    path = output_file(options.out or run / "model.pt2", options.overwrite, (p for p in inputs if p.suffix != ".pt2"))
     export(recogniser, path)
     console.print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
     return 0
@@ -341,9 +365,10 @@ def _bench(words: list[str]) -> int:
     parser.add_argument("--no-growth", dest="growth", action="store_false", help="leave out how times grow")
     parser.add_argument("--out", metavar="FILE", help="also write the rows, as CSV")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    _add_overwrite(parser, "replace a file of that name")
     options = vars(parser.parse_args(words))
-    out, as_json = options.pop("out"), options.pop("json")
-    path = _writable(out) if out else None
+    out, as_json, overwrite = options.pop("out"), options.pop("json"), options.pop("overwrite")
+    path = output_file(out, overwrite) if out else None
 
     def keep(found: dict[str, Any]) -> None:
         if path is not None:

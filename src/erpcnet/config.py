@@ -20,8 +20,8 @@ from erpcnet.training.settings import Stage1Settings, Stage2Settings
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
-DEFAULTS = 1  # raise it when a default changes: the settings' fingerprints change with it
-UNCOUNTED = ("seed", "variant", "checkpoint_minutes")
+DEFAULTS = 2  # raise it when a default changes: the settings' fingerprints change with it
+UNCOUNTED = ("seed", "variant", "checkpoint_minutes", "deterministic")
 
 
 @dataclass
@@ -32,7 +32,10 @@ class Config:
     """erpcnet, rpcnet (no entropy), pcnet (random localities), globalnet (no localities), or hardnet: patches of the
     image through a second backbone, chosen by a policy, which the paper compares with."""
     seed: int = 0
-    """The same seed gives the same weights on the same machine."""
+    """The same seed gives the same weights on the same CPU with the same number of threads; on a GPU they differ by
+    rounding, unless `deterministic` is set."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits every time, on a GPU; a CPU's always do."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of the convolutions on a GPU (`auto`: bf16 where it has that); heads and policy then multiply in TF32. CPUs
     compute in fp32."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from accelerate import Accelerator
@@ -15,7 +15,7 @@ from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import (
     EvaluationWalks,
     Metrics,
-    Settings,
+    OperatingPoint,
     build_test_tables,
     choose_settings,
     measure,
@@ -24,6 +24,7 @@ from erpcnet.evaluation.protocol import (
     walk_tables,
 )
 from erpcnet.model import ERPCNet
+from erpcnet.model.preprocessing import Preprocessing, preprocessing_of
 from erpcnet.progress import console
 from erpcnet.training import Checkpoint, Checkpoints, Log, open_source, train_stage1, train_stage2
 
@@ -38,21 +39,22 @@ class Workshop:
     accelerator: Accelerator
 
 
-def open_workshop(config: Config, dataset: ZeroShotDataset) -> Workshop:
-    """Decode the images, if that was not done before, and find the device."""
+def preprocessing_for(config: Config) -> Preprocessing:
+    """What the backbone's weights were trained with, and the crop share that is asked for, if one is."""
+    backbone, share = config.model.backbone, config.data.centre
+    record = preprocessing_of(backbone.name, backbone.weights)
+    return record if share is None else replace(record, crop_share=share)
+
+
+def open_workshop(config: Config, dataset: ZeroShotDataset, preprocessing: Preprocessing | None = None) -> Workshop:
+    """Decode the images, if that was not done before, and find the device.
+
+    A network that is trained already brings its `preprocessing`; a new one has that of its backbone's weights.
+    """
     # Told to use CPUs, it lets several processes on them know of each other; by itself it does so on GPUs alone.
     accelerator = Accelerator(cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available())
-    data = config.data
-    cache = open_cache(dataset, data.stored_size)
-    feed = ImageFeed(
-        cache,
-        data.image_size,
-        accelerator.device,
-        crop_scale=data.crop_scale,
-        flip=data.flip,
-        centre=data.centre,
-        test_views=data.test_views,
-    )
+    cache = open_cache(dataset, config.data.stored_size)
+    feed = ImageFeed(cache, config.data, preprocessing or preprocessing_for(config), accelerator.device)
     return Workshop(config, dataset, feed, accelerator)
 
 
@@ -118,11 +120,11 @@ def train_policy(
     checkpoint.finish(network.policy)
 
 
-def select_settings(shop: Workshop, log: Log, kept: Checkpoints | None = None) -> Settings | None:
+def select_settings(shop: Workshop, log: Log, kept: Checkpoints | None = None) -> OperatingPoint | None:
     """sigma and delta from a network that never saw the validation classes; None where the test decides (`peer`)."""
     model, evaluation = shop.config.model, shop.config.evaluation
     if model.sigma is not None and model.delta is not None:
-        return Settings(model.sigma, model.delta, "fixed")
+        return OperatingPoint(model.sigma, model.delta, "fixed")
     if evaluation.protocol == "peer":
         return None
     if not shop.dataset.folds:
@@ -147,7 +149,7 @@ def walk_test(shop: Workshop, network: ERPCNet, dataset: ZeroShotDataset) -> Eva
     return walk_tables(network, dataset, tables, usual_order(network, shop.config.seed))
 
 
-def evaluate(shop: Workshop, network: ERPCNet, settings: Settings | None) -> tuple[Metrics, Settings]:
+def evaluate(shop: Workshop, network: ERPCNet, settings: OperatingPoint | None) -> tuple[Metrics, OperatingPoint]:
     """The figures on the test images, with the settings used; without any, they are chosen there (`peer`)."""
     walks = walk_test(shop, network.to(shop.accelerator.device), shop.dataset)
     model = shop.config.model

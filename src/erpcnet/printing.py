@@ -16,19 +16,20 @@ def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
     shares = {row["attraction"] for row in rows}
     # There is little room: what is the same for all stands below them.
     alike = f"; attraction {rows[0]['attraction']:g}" if len(shares) == 1 and any(shares) else ""
-    caption = f"per cent; sigma and delta: {protocols}{alike}"
+    caption = f"per cent; sigma and delta: {protocols}; steps: of unseen classes, of all{alike}"
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    percent = {"t1": "T1", "t1_per_image": "T1/image", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
+    percent = {"t1": "T1", "ece": "ECE", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
     table.add_column("variant", overflow="fold")  # in a narrow terminal a name takes two lines, and no figure is cut
     several = any(row["views"] > 1 for row in rows)
-    for name in (*percent.values(), "steps", "sigma", "delta", *(["views"] if several else [])):
+    for name in (*percent.values(), "steps", "of all", "sigma", "delta", *(["views"] if several else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
         figures = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in percent]
-        steps, delta = f"{row['mean_steps']:.2f}", f"{row['delta']:.2f}"
+        steps = [f"{row['mean_steps']:.2f}", "" if row["mean_steps_all"] is None else f"{row['mean_steps_all']:.2f}"]
+        delta = f"{row['delta']:.2f}"
         own = f", attraction {row['attraction']:g}" if row["attraction"] and not alike else ""
-        table.add_row(row["variant"] + own, *figures, steps, sigma, delta, *([str(row["views"])] if several else []))
+        table.add_row(row["variant"] + own, *figures, *steps, sigma, delta, *([str(row["views"])] if several else []))
     Console().print(table)
 
 

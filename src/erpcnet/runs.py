@@ -6,16 +6,15 @@ metrics.json         the figures on the test images
 logs/                TensorBoard
 localities.png       where the network looked on six test images of unseen classes
 analysis/            what `erpcnet analyse` wrote, if it was asked to
-unfinished/          what training goes on from if it was interrupted; gone once the run is whole
+unfinished/          what an interrupted training is resumed from; gone once the run is whole
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,34 +29,55 @@ from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.data.images import load_image
 from erpcnet.data.settings import TestViews
 from erpcnet.errors import InputError
-from erpcnet.evaluation.protocol import Metrics, Settings
+from erpcnet.evaluation.protocol import Metrics
+from erpcnet.files import write_atomically, write_json
 from erpcnet.inference import ClassTable, Execution, Recogniser
 from erpcnet.inference.recogniser import Recognition
 from erpcnet.model import ERPCNet
 from erpcnet.model.fusion import freeze
+from erpcnet.model.preprocessing import Preprocessing
+from erpcnet.model.scoring import OperatingPoint
 from erpcnet.pipeline import Workshop, evaluate, open_workshop, prepare, select_settings, train_network
+from erpcnet.precision import use_deterministic_algorithms
 from erpcnet.progress import console
-from erpcnet.training import Checkpoints, Log
+from erpcnet.resume import METRICS, MODEL, Unfinished, check_folder
+from erpcnet.training import Log
 
 TABLE = "class_attributes"  # beside the weights in model.safetensors
 EXAMPLES_EACH = 8  # images looked at for each one that is drawn
 
 
-def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
-    """Train and evaluate, and leave a run in `out`; an unfinished one there is gone on with."""
+def train_run(config: Config, data: str | Path, out: str | Path, overwrite: bool = False) -> Metrics:
+    """Train and evaluate, and leave a run; an unfinished one there, of the same settings and data, is resumed.
+
+    Args:
+        config: Every setting.
+        data: Folder of the dataset.
+        out: Folder for the run: a new or empty one, or that of an unfinished run.
+        overwrite: Whether a finished run there may be replaced.
+
+    Returns:
+        The figures on the test images, as metrics.json holds them.
+
+    Raises:
+        InputError: Something that was given is wrong, or the training has diverged.
+
+    Example:
+        >>> metrics = train_run(load_config("creatures"), "data/creatures", "runs/mine")
+    """
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; --out takes a folder for the run.")
-    if (out / "model.safetensors").exists() and not (out / "unfinished").exists():
-        raise InputError(f"{out} holds a run already; give another --out or remove it.")
+    check_folder(out, overwrite)
     dataset = read_dataset(data)
+    if config.deterministic:
+        use_deterministic_algorithms()
     shop = open_workshop(config, dataset)
     main = shop.accelerator.is_main_process
-    unfinished = Unfinished(out / "unfinished", config, dataset, main)
+    unfinished = _claimed(out, config, dataset, main)
     if main:
-        (out / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+        write_atomically(out / "config.yaml", config.to_yaml().encode())
     log = Log(out / "logs" / "validation" if main else None)
-    (chosen,) = broadcast_object_list([unfinished.settings()])  # every process goes on with the first one's
+    # Every process goes on with what the first one has.
+    (chosen,) = broadcast_object_list([unfinished.operating_point() if main else None])
     if chosen is None:
         (chosen,) = broadcast_object_list([select_settings(shop, log, unfinished.checkpoints("validation"))])
         unfinished.keep(chosen)
@@ -70,59 +90,26 @@ def train_run(config: Config, data: str | Path, out: str | Path) -> Metrics:
     log.scalars("test", {name: v for name, v in metrics.to_json().items() if isinstance(v, float)}, 0)
     log.close()
     if main:
-        save_model(out / "model.safetensors", network, dataset, config, settings)
-        told = {**metrics.to_json(), "data": str(Path(data).resolve())}
-        (out / "metrics.json").write_text(json.dumps(told, indent=2) + "\n")
+        save_model(out / MODEL, network, dataset, config, settings, shop.feed.preprocessing)
+        write_json(out / METRICS, {**metrics.to_json(), "data": str(Path(data).resolve())}, indent=2)
         draw_examples(load(out), dataset, out / "localities.png")
         unfinished.remove()
     shop.accelerator.wait_for_everyone()
     return metrics
 
 
-class Unfinished:
-    """The folder in which a run keeps how far it is, so that the same command goes on after an interruption."""
-
-    def __init__(self, folder: Path, config: Config, dataset: ZeroShotDataset, writes: bool) -> None:
-        self._folder, self._every, self._writes = folder, 60 * config.checkpoint_minutes, writes
-        of = {
-            "another variant": config.variant,
-            "another seed": config.seed,
-            "other settings": config.fingerprint(),
-            "other data": dataset.fingerprint(),
-        }
-        kept = self._read("of.json")
-        if kept is not None and kept != of:
-            other = next(name for name in of if kept.get(name) != of[name])
-            raise InputError(f"{folder.parent} holds an unfinished run with {other}; give another --out or remove it.")
-        if kept is not None:
-            console.print(f"{folder.parent} holds an unfinished run; going on with it")
-        elif writes:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "of.json").write_text(json.dumps(of))
-
-    def checkpoints(self, training: str) -> Checkpoints:
-        """Of one of the trainings of a run."""
-        return Checkpoints(self._folder / training, self._every, self._writes)
-
-    def settings(self) -> Settings | None:
-        """sigma and delta, if they are chosen."""
-        kept = self._read("settings.json")
-        return None if kept is None else Settings(**kept)
-
-    def keep(self, settings: Settings | None) -> None:
-        """Write what was chosen, if it was chosen by training."""
-        if self._writes and settings is not None:
-            (self._folder / "settings.json").write_text(json.dumps(asdict(settings)))
-
-    def remove(self) -> None:
-        shutil.rmtree(self._folder)
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        path = self._folder / name
-        if not path.is_file():
-            return None
-        kept: dict[str, Any] = json.loads(path.read_text())
-        return kept
+def _claimed(out: Path, config: Config, dataset: ZeroShotDataset, main: bool) -> Unfinished:
+    """The folder of a run, taken by the first process before any other reads it; all of them hear of a refusal."""
+    found, problem = None, None
+    if main:
+        try:
+            found = Unfinished(out, config, dataset)
+        except InputError as error:
+            problem = str(error)
+    (problem,) = broadcast_object_list([problem])
+    if problem is not None:
+        raise InputError(problem)
+    return found or Unfinished(out, config, dataset, writes=False)
 
 
 def evaluate_run(run: str | Path, data: str | Path, test_views: TestViews | None = None) -> Metrics:
@@ -134,13 +121,14 @@ def evaluate_run(run: str | Path, data: str | Path, test_views: TestViews | None
 
 def reopen(
     run: str | Path, data: str | Path, test_views: TestViews | None = None
-) -> tuple[Workshop, ERPCNet, Settings]:
+) -> tuple[Workshop, ERPCNet, OperatingPoint]:
     """A run's network and settings, and what it takes to walk over the images of a dataset with it."""
-    config, network, settings, classes = _read_model(Path(run) / "model.safetensors")
+    model = _read_model(Path(run) / MODEL)
     dataset = read_dataset(data)
-    if dataset.attribute_names != classes.attribute_names:
+    if dataset.attribute_names != model.classes.attribute_names:
         raise InputError(f"{data} has other attributes than the dataset that {run} was trained on.")
-    return open_workshop(_with_views(config, test_views), dataset), network, settings
+    shop = open_workshop(_with_views(model.config, test_views), dataset, model.preprocessing)
+    return shop, model.network, model.point
 
 
 def dataset_of(run: str | Path) -> Path:
@@ -195,23 +183,32 @@ def picture_of(dataset: ZeroShotDataset, row: int) -> Image.Image:
     return load_image(dataset.root / dataset.image_paths[row], None if dataset.boxes is None else dataset.boxes[row])
 
 
-def save_model(path: Path, network: ERPCNet, dataset: ZeroShotDataset, config: Config, settings: Settings) -> None:
-    """Everything that prediction needs, in one file."""
+def save_model(
+    path: Path,
+    network: ERPCNet,
+    dataset: ZeroShotDataset,
+    config: Config,
+    point: OperatingPoint,
+    preprocessing: Preprocessing,
+) -> None:
+    """Everything that prediction needs, in one file; the same network gives the same bytes."""
     state = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
+    wrong = [key for key, value in state.items() if not value.isfinite().all()]
+    if wrong:
+        raise InputError(
+            f"the training has diverged: '{wrong[0]}' holds values that are no numbers; lower --stage1.lr."
+        )
     state[TABLE] = torch.from_numpy(dataset.attributes)
     about = {
         "config": config.to_yaml(),
-        "sigma": settings.sigma,
-        "delta": settings.delta,
-        "protocol": settings.protocol,
+        "operating_point": point.to_json(),
+        "preprocessing": asdict(preprocessing),
         "classes": list(dataset.classes),
         "seen": [int(number) for number in dataset.seen],
         "attribute_names": list(dataset.attribute_names),
     }
-    partial = path.with_suffix(".partial")
-    # Written here, not by the library, which would let nobody else read it.
-    partial.write_bytes(save(state, metadata={"format": "pt", "erpcnet": json.dumps(about)}))
-    partial.replace(path)
+    # One entry: the library writes several in any order. And written here, as it would let nobody else read the file.
+    write_atomically(path, save(state, metadata={"erpcnet": json.dumps(about, allow_nan=False)}))
 
 
 def load(
@@ -228,9 +225,10 @@ def load(
     """
     path = Path(run)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    config, network, settings, classes = _read_model(path if path.is_file() else path / "model.safetensors")
-    data = _with_views(config, test_views).data
-    return Recogniser(freeze(network.to(device)), classes, data, settings.sigma, settings.delta, config.seed, execution)
+    model = _read_model(path if path.is_file() else path / MODEL)
+    data, seed = _with_views(model.config, test_views).data, model.config.seed
+    network = freeze(model.network.to(device))
+    return Recogniser(network, model.classes, data, model.point, model.preprocessing, seed, execution)
 
 
 def _with_views(config: Config, test_views: TestViews | None) -> Config:
@@ -238,7 +236,17 @@ def _with_views(config: Config, test_views: TestViews | None) -> Config:
     return config if test_views is None else replace(config, data=replace(config.data, test_views=test_views))
 
 
-def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:
+class _Model(NamedTuple):
+    """What a file of weights holds."""
+
+    config: Config
+    network: ERPCNet
+    point: OperatingPoint
+    preprocessing: Preprocessing
+    classes: ClassTable
+
+
+def _read_model(path: Path) -> _Model:
     if not path.is_file():
         raise InputError(f"{path} is not there; give the folder that `erpcnet train --out` made.")
     try:
@@ -251,11 +259,21 @@ def _read_model(path: Path) -> tuple[Config, ERPCNet, Settings, ClassTable]:
         bare = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
         network = ERPCNet(bare, attributes.shape[1], config.data.image_size, config.variant)
         network.load_state_dict(state)
+        # Older ones have the operating point's values beside the rest, and all were prepared alike.
+        point = OperatingPoint.from_json(about.get("operating_point", about))
+        usual = {"crop_share": config.data.centre or Preprocessing().crop_share}
+        preprocessing = _preprocessing(about.get("preprocessing", usual))
     except Exception as error:
         detail = " ".join(str(error).split())[:200]
         raise InputError(f"{path} is no model of this version ({type(error).__name__}: {detail}).") from None
     seen = np.isin(np.arange(len(about["classes"])), about["seen"])
     table = ClassTable(tuple(about["classes"]), attributes, seen, tuple(about["attribute_names"]))
-    settings = Settings(about["sigma"], about["delta"], about["protocol"])
     # Compiling pays over an epoch; images that stop early would have a few of them compiled anew at every step.
-    return config, prepare(network, replace(config, compile=False)).eval(), settings, table
+    ready = prepare(network, replace(config, compile=False)).eval()
+    return _Model(config, ready, point, preprocessing, table)
+
+
+def _preprocessing(values: dict[str, Any]) -> Preprocessing:
+    """From JSON, which has lists for tuples."""
+    known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return Preprocessing(**known)

@@ -15,6 +15,7 @@ from conftest import TINY
 from erpcnet.data import ImageFeed, open_cache, read_dataset
 from erpcnet.data.cache import FOLDER
 from erpcnet.data.creatures import make_creatures
+from erpcnet.data.settings import DataSettings
 from erpcnet.errors import InputError
 
 
@@ -73,7 +74,7 @@ def test_the_cache_goes_where_the_environment_says(root: Path, tmp_path: Path, m
 
 def test_an_epoch_feeds_every_row_once_and_processes_share_it(root: Path) -> None:
     dataset = read_dataset(root)
-    feed = ImageFeed(open_cache(dataset, 64), 56)
+    feed = ImageFeed(open_cache(dataset, 64), DataSettings(image_size=56))
     generator = torch.Generator().manual_seed(0)
     batches = list(feed.epoch(dataset.train, 6, generator))
     rows = torch.cat([batch.rows for batch in batches])

@@ -5,7 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from erpcnet.data.views import MEAN, STD, centre_boxes, closer_boxes, random_boxes, take_views
+from erpcnet.data.views import centre_boxes, closer_boxes, random_boxes, take_views
+from erpcnet.model.preprocessing import Preprocessing
+
+MEAN, STD = Preprocessing().mean, Preprocessing().std
 
 
 def _undone(views: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,6 @@ from erpcnet.data.views import centre_boxes, closer_boxes, take_views
 from erpcnet.evaluation.protocol import (
     SIGMAS,
     Metrics,
-    Settings,
     build_test_tables,
     choose_settings,
     choose_sigma,
@@ -25,6 +24,7 @@ from erpcnet.evaluation.protocol import (
     walk_tables,
 )
 from erpcnet.model import Classes, ERPCNet
+from erpcnet.model.scoring import OperatingPoint
 from erpcnet.model.walk import DirectLocalities, walk
 from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings, walk_test
 from erpcnet.training import Log
@@ -65,7 +65,7 @@ def test_selection_never_reads_a_test_image(shop: Workshop, monkeypatch: pytest.
 def test_given_settings_are_used_and_peer_says_so(shop: Workshop) -> None:
     model = replace(shop.config.model, sigma=0.5, delta=0.3)
     fixed = replace(shop, config=replace(shop.config, model=model))
-    assert select_settings(fixed, Log()) == Settings(0.5, 0.3, "fixed")
+    assert select_settings(fixed, Log()) == OperatingPoint(0.5, 0.3, "fixed")
     evaluation = replace(shop.config.evaluation, protocol="peer")
     peer = replace(shop, config=replace(shop.config, evaluation=evaluation))
     assert select_settings(peer, Log()) is None
@@ -80,7 +80,7 @@ def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) ->
     network = create_network(config, len(shop.dataset.attribute_names)).eval().to(shop.accelerator.device)
     tables = build_test_tables(network, shop.dataset, shop.feed, 32)
     walks = walk_tables(network, shop.dataset, tables, usual_order(network, 0))
-    metrics = measure(walks, Settings(float("inf"), 0.0, "fixed"), seed=3)
+    metrics = measure(walks, OperatingPoint(float("inf"), 0.0, "fixed"), seed=3)
     steps = {"erpcnet": 6, "rpcnet": 6, "pcnet": 6, "globalnet": 0}[variant]
     assert metrics.mean_steps == steps
     assert len(metrics.t1_by_step) == steps
@@ -109,7 +109,7 @@ def test_views_are_walked_over_one_by_one_and_their_scores_averaged(
             expected.append(stopped_scores(network, seen, Classes(phi), sigma))
     torch.testing.assert_close(scores, torch.stack([own for own, _ in expected]).mean(dim=0), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(steps, torch.stack([taken for _, taken in expected]).double().mean(dim=0))
-    assert found.views == measure(found, Settings(sigma, 0.0, "fixed"), seed=0).views == 4
+    assert found.views == measure(found, OperatingPoint(sigma, 0.0, "fixed"), seed=0).views == 4
     for count in (1, 2):
         first = found.first(count)
         assert first.views == count
@@ -122,7 +122,7 @@ def _four_views(network: ERPCNet, shop: Workshop, rows: np.ndarray) -> list[torc
     """As is, closer, and the mirror images of both."""
     cache, size = open_cache(shop.dataset, shop.config.data.stored_size), shop.config.data.image_size
     pixels, shapes = torch.from_numpy(cache.pixels[rows]), torch.from_numpy(cache.shapes)[rows]
-    whole = centre_boxes(shapes, shop.config.data.centre)
+    whole = centre_boxes(shapes, shop.feed.preprocessing.crop_share)
     usual = take_views(pixels, whole, size)
     with torch.inference_mode():
         last = network.backbone.last(network.backbone.trunk(usual))
@@ -137,11 +137,12 @@ def test_without_images_of_seen_classes_nothing_is_said_of_both(shop: Workshop) 
     def measured(dataset: ZeroShotDataset) -> Metrics:
         tables = build_test_tables(network, dataset, shop.feed, 32)
         walks = walk_tables(network, dataset, tables, usual_order(network, 0))
-        return measure(walks, Settings(0.5, 0.3, "fixed"), seed=0)
+        return measure(walks, OperatingPoint(0.5, 0.3, "fixed"), seed=0)
 
-    shop.feed.test_views = 2
+    shop.feed.settings = replace(shop.feed.settings, test_views=2)
     whole, without = measured(shop.dataset), measured(replace(shop.dataset, test_seen=shop.dataset.test_seen[:0]))
-    assert without == replace(whole, u=None, s=None, h=None, ausuc=None) != whole
+    unsaid = {"u", "s", "h", "ausuc", "ece_all", "mean_steps_all"}
+    assert without == replace(whole, **dict.fromkeys(unsaid)) != whole  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("lean", "expected"), [(1.5, 1.5), (-1.5, 0.0)])

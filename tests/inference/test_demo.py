@@ -12,7 +12,6 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from conftest import small_network
@@ -22,6 +21,7 @@ from erpcnet.errors import InputError
 from erpcnet.inference import ClassTable, Recogniser
 from erpcnet.inference import demo as demo_module
 from erpcnet.inference.demo import Demo, serve
+from erpcnet.model.scoring import OperatingPoint
 
 
 @pytest.fixture
@@ -29,7 +29,8 @@ def recogniser() -> Recogniser:
     rng = np.random.default_rng(0)
     names = tuple(f"class {number}" for number in range(9))
     table = ClassTable(names, rng.random((9, 7), dtype=np.float32), np.arange(9) < 5, tuple("abcdefg"))
-    return Recogniser(small_network(), table, DataSettings(image_size=64, test_views=2), sigma=0.45, delta=0.3)
+    point = OperatingPoint(0.45, 0.3, "fixed", temperature=2.0, temperature_all=3.0)
+    return Recogniser(small_network(), table, DataSettings(image_size=64, test_views=2), point)
 
 
 @pytest.fixture
@@ -82,18 +83,13 @@ def test_a_picture_is_recognised_as_from_python(address: str, recogniser: Recogn
         assert found["closer"] == pytest.approx(expected.closer)
 
 
-def test_what_speaks_for_an_answer_is_what_was_said_times_what_its_class_has_more_of(
-    address: str, recogniser: Recogniser, picture: Path
-) -> None:
-    recogniser.network.centre_attributes(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)))
+def test_the_page_tells_the_evidence_for_the_answer(address: str, recogniser: Recogniser, picture: Path) -> None:
     (expected,) = recogniser.predict([picture])
     found = ask(f"{address}/recognise", picture.read_bytes())
-    raw = recogniser.classes.attributes[recogniser.classes.names.index(expected.name)]
-    more = raw / np.linalg.norm(raw) - recogniser.network.global_fit.centre.numpy()
-    parts = np.array([expected.attributes[name] for name in "abcdefg"]) * more
-    order = [name for name in np.array(list("abcdefg"))[np.argsort(-parts)] if parts["abcdefg".index(name)] > 0]
-    assert [one["name"] for one in found["attributes"]] == order
-    assert sum(one["share"] for one in found["attributes"]) == pytest.approx(1)
+    for_it = {name: part for name, part in expected.evidence.items() if part > 0}
+    assert [one["name"] for one in found["evidence"]] == sorted(for_it, key=lambda name: -for_it[name])
+    for one in found["evidence"]:
+        assert one["share"] == pytest.approx(for_it[one["name"]] / sum(for_it.values()), abs=1e-5)
 
 
 def test_a_class_added_on_the_page_can_be_answered(address: str, recogniser: Recogniser, picture: Path) -> None:
@@ -144,7 +140,7 @@ def test_what_cannot_be_is_told_in_a_sentence(address: str, picture: Path, monke
     monkeypatch.setattr(demo_module, "LARGEST", 2**20)
     assert refused(f"{address}/recognise", bytes(40 * 2**20)) == (413, "a picture has at most 1 MiB.")
     huge = json.dumps({"name": "huge", "attributes": {"a": 1e39}}).encode()
-    assert refused(f"{address}/classes", huge)[1].startswith("class 'huge': it needs 7 finite values")
+    assert refused(f"{address}/classes", huge)[1].startswith("the largest attribute of class 'huge' is 1e+39")
 
 
 def test_a_port_in_use_is_named(address: str, recogniser: Recogniser) -> None:

@@ -15,6 +15,34 @@ from erpcnet.errors import InputError
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
+# The largest value of an attribute row lies between these, so that its length is an ordinary number in float32.
+LEAST_VALUE, LARGEST_VALUE = 1e-9, 1e9
+
+
+def check_attribute_row(row: npt.NDArray[Any], name: str, where: str = "") -> None:
+    """Refuse a row of attributes that cannot be brought to length 1.
+
+    Args:
+        row: The values [A] of one class.
+        name: The class.
+        where: What a complaint begins with, such as the dataset's folder.
+
+    Raises:
+        InputError: A value is not finite, all are 0, or they are too small or too large.
+    """
+    largest = float(np.abs(np.asarray(row, dtype=np.float64)).max(initial=0.0))
+    if not np.isfinite(largest):
+        raise InputError(f"{where}an attribute of class '{name}' is {largest}; every one must be a finite number.")
+    if largest == 0:
+        raise InputError(
+            f"{where}every attribute of class '{name}' is 0, so nothing tells it apart; give it at least one attribute "
+            "that is not 0."
+        )
+    if not LEAST_VALUE <= largest <= LARGEST_VALUE:
+        raise InputError(
+            f"{where}the largest attribute of class '{name}' is {largest:g}; give values on an ordinary scale, such as "
+            "0 to 1 or 0 to 100."
+        )
 
 
 @dataclass(frozen=True)
@@ -64,17 +92,14 @@ class ZeroShotDataset:
                 f"{self.root}: attribute '{self.attribute_names[column]}' of class '{self.classes[row]}' is "
                 f"{self.attributes[row, column]}; every attribute must be a finite number."
             )
-        empty = np.flatnonzero(np.linalg.norm(self.attributes, axis=1) == 0)
-        if empty.size:
-            raise InputError(
-                f"{self.root}: every attribute of class '{self.classes[empty[0]]}' is 0, so nothing tells it "
-                "apart; give it at least one attribute that is not 0."
-            )
+        for name, row in zip(self.classes, self.attributes, strict=True):
+            check_attribute_row(row, name, f"{self.root}: ")
 
     def _check_splits(self) -> None:
         for name in ("train", "test_unseen"):
             if getattr(self, name).size == 0:
                 raise InputError(f"{self.root}: no image is in the split '{name}'; it needs at least one.")
+        self._check_rows()
         both = np.intersect1d(self.seen, self.unseen)
         if both.size:
             raise InputError(
@@ -87,6 +112,38 @@ class ZeroShotDataset:
                 f"{self.root}: class '{self.classes[foreign[0]]}' has images in test_seen but none in train; "
                 "move some to train or all to test_unseen."
             )
+        for number, fold in enumerate(self.folds):
+            self._check_fold(number, fold)
+
+    def _check_rows(self) -> None:
+        """Every split counts existing images, each of them in one split, once."""
+        rows = np.concatenate([self.train, self.test_seen, self.test_unseen])
+        outside = rows[(rows < 0) | (rows >= len(self.image_paths))]
+        if outside.size:
+            raise InputError(
+                f"{self.root}: a split counts image {outside[0] + 1}, but there are {len(self.image_paths)} images."
+            )
+        numbers, counts = np.unique(rows, return_counts=True)
+        if (counts > 1).any():
+            row = int(numbers[counts > 1][0])
+            splits = [
+                name for name in ("train", "test_seen", "test_unseen") for own in getattr(self, name) if own == row
+            ]
+            raise InputError(
+                f"{self.root}: image {row + 1}, '{self.image_paths[row]}', is in {' and in '.join(splits)}; an image "
+                "belongs to one split, once."
+            )
+
+    def _check_fold(self, number: int, fold: Fold) -> None:
+        """Validation classes are seen classes that the fold does not train on."""
+        both = np.intersect1d(fold.train, fold.val)
+        if both.size:
+            raise InputError(
+                f"{self.root}: class '{self.classes[both[0]]}' is a training and a validation class of fold {number}, "
+                "which would choose sigma and delta on classes that it was trained on."
+            )
+        if not fold.train.size or not fold.val.size:
+            raise InputError(f"{self.root}: fold {number} needs a training class and a validation class at least.")
 
     @cached_property
     def seen(self) -> IntArray:
@@ -105,10 +162,12 @@ class ZeroShotDataset:
         return (self.attributes / norms).astype(np.float32)
 
     def fingerprint(self) -> str:
-        """Eight characters that change with the images' names, classes, attributes and splits."""
+        """Eight characters that change with the images' names, classes, attributes, splits and folds."""
         told = hashlib.sha256("\n".join((*self.classes, *self.attribute_names, *self.image_paths)).encode())
         for array in (self.attributes, self.labels, self.train, self.test_seen, self.test_unseen):
             told.update(np.ascontiguousarray(array).tobytes())
+        for fold in self.folds:
+            told.update(f"fold of {len(fold.train)}".encode() + fold.train.tobytes() + fold.val.tobytes())
         return told.hexdigest()[:8]
 
     def fold(self, number: int, holdout: float = 0.2, seed: int = 0) -> ZeroShotDataset:

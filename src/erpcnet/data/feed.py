@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from erpcnet.data.cache import ImageCache
 from erpcnet.data.dataset import IntArray
-from erpcnet.data.views import centre_boxes, closer_boxes, random_boxes, take_views
+from erpcnet.data.settings import DataSettings
+from erpcnet.data.views import Activity, centre_boxes, closer_boxes, random_boxes, take_views
+from erpcnet.model.preprocessing import Preprocessing
 
 AHEAD = 3  # batches fetched before they are asked for
-Activity = Callable[[Tensor], Tensor]  # images [N, 3, size, size] to how much there is at their places [N, h, w]
+GPU_SHARE = 0.5  # of a GPU's free memory, what pixels may take: training needs the rest
+CHUNK = 256  # images copied to it at once
 
 
 @dataclass(frozen=True)
@@ -46,29 +50,37 @@ class Cuts(NamedTuple):
         return self._replace(flip=~self.flip)
 
 
+def free_gpu_memory(device: torch.device) -> int:
+    """Bytes that this process may still take on a GPU: what is free there, within the fraction it is allowed."""
+    free, total = torch.cuda.mem_get_info(device)
+    allowed = torch.cuda.get_per_process_memory_fraction(device) * total - torch.cuda.memory_reserved(device)
+    return max(0, min(free, int(allowed)))
+
+
 class ImageFeed:
-    """Feeds the images of a cache; the pixels lie on the device if they are allowed that much of its memory."""
+    """Feeds the images of a cache; the pixels lie on the GPU if they leave enough of its memory to others.
+
+    Args:
+        cache: The decoded images.
+        settings: How they are cut.
+        preprocessing: How the backbone's weights want them; by default as is usual on ImageNet.
+        device: Where training takes place.
+    """
 
     def __init__(
         self,
         cache: ImageCache,
-        image_size: int,
+        settings: DataSettings,
+        preprocessing: Preprocessing | None = None,
         device: torch.device | str = "cpu",
-        *,
-        crop_scale: tuple[float, float] = (0.08, 1.0),
-        flip: float = 0.5,
-        centre: float = 0.875,
-        test_views: int = 1,
-        on_device_gib: float = 32.0,
     ) -> None:
         self.device = torch.device(device)
-        self.image_size, self.crop_scale, self.flip = image_size, crop_scale, flip
-        self.centre, self.test_views = centre, test_views
+        self.settings, self.preprocessing = settings, preprocessing or Preprocessing()
         self._shapes = torch.from_numpy(cache.shapes)
         self._cache = cache
         self._resident: Tensor | None = None
-        if self.device.type == "cuda" and cache.pixels.nbytes <= on_device_gib * 2**30:
-            self._resident = torch.from_numpy(np.array(cache.pixels)).to(self.device)
+        if self.device.type == "cuda" and cache.pixels.nbytes <= GPU_SHARE * free_gpu_memory(self.device):
+            self._resident = _copy_to(self.device, cache.pixels)
 
     def epoch(
         self, rows: IntArray, batch_size: int, generator: torch.Generator, *, share: tuple[int, int] = (0, 1)
@@ -94,7 +106,7 @@ class ImageFeed:
 
     def at_test(self, rows: IntArray, batch_size: int, activity: Activity) -> Iterator[Batch]:
         """The rows in their order, in one view after the other: the centre view, a closer one of what is active in it,
-        and the mirror images of both; as many of these as there are `test_views`.
+        and the mirror images of both; as many of these as `test_views` says.
         """
         for cuts in self._cuts_at_test(torch.from_numpy(rows), batch_size, activity):
             yield from self._shown(cuts, batch_size)
@@ -111,21 +123,21 @@ class ImageFeed:
         yield from self._ahead(self._random_cuts(torch.from_numpy(rows), generator).split(batch_size))
 
     def _random_cuts(self, rows: Tensor, generator: torch.Generator) -> Cuts:
-        boxes = random_boxes(self._shapes[rows], generator, self.crop_scale)
-        flip = torch.rand(len(rows), generator=generator) < self.flip
+        boxes = random_boxes(self._shapes[rows], generator, self.settings.crop_scale)
+        flip = torch.rand(len(rows), generator=generator) < self.settings.flip
         return Cuts(rows, boxes.to(self.device), flip.to(self.device))
 
     def _centre_cuts(self, rows: Tensor) -> Cuts:
-        boxes = centre_boxes(self._shapes[rows], self.centre)
+        boxes = centre_boxes(self._shapes[rows], self.preprocessing.crop_share)
         return Cuts(rows, boxes.to(self.device), torch.zeros(len(rows), dtype=torch.bool, device=self.device))
 
     def _cuts_at_test(self, rows: Tensor, batch_size: int, activity: Activity) -> Iterator[Cuts]:
         usual = self._centre_cuts(rows)
         yield usual
-        if self.test_views > 1:
+        if self.settings.test_views > 1:
             closer = self._closer(usual, batch_size, activity)
             yield closer
-            if self.test_views > 2:
+            if self.settings.test_views > 2:
                 yield usual.mirrored()
                 yield closer.mirrored()
 
@@ -155,7 +167,8 @@ class ImageFeed:
 
     def _cut(self, cuts: Cuts, pixels: Tensor) -> Batch:
         there = pixels.to(self.device, non_blocking=True)
-        return Batch(take_views(there, cuts.boxes, self.image_size, cuts.flip), cuts.rows)
+        size, how = self.settings.image_size, self.preprocessing
+        return Batch(take_views(there, cuts.boxes, size, cuts.flip, preprocessing=how), cuts.rows)
 
     def _pixels(self, rows: Tensor) -> Tensor:
         """uint8 pixels [N, 3, S, S]: on the device, or in memory that it can fetch by itself."""
@@ -163,3 +176,14 @@ class ImageFeed:
             return self._resident[rows.to(self.device)]
         pixels = torch.from_numpy(self._cache.pixels[rows.numpy()])
         return pixels.pin_memory() if self.device.type == "cuda" else pixels
+
+
+def _copy_to(device: torch.device, pixels: npt.NDArray[np.uint8]) -> Tensor | None:
+    """The pixels on a GPU, copied a few at a time; None if it turns out to have no room for them."""
+    try:
+        there = torch.empty(pixels.shape, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError:
+        return None
+    for start in range(0, len(pixels), CHUNK):
+        there[start : start + CHUNK] = torch.from_numpy(np.array(pixels[start : start + CHUNK])).to(device)
+    return there

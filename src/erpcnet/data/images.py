@@ -9,11 +9,12 @@ from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from erpcnet.errors import InputError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+TURNED = (5, 6, 7, 8)  # EXIF orientations in which rows are columns
 
 
 def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Image.Image:
@@ -42,13 +43,42 @@ def read_image(source: Path | BinaryIO, name: str, formats: tuple[str, ...] | No
 
 
 def find_images(root: Path) -> Iterator[PurePosixPath]:
-    """Every image file below `root`, relative to it; hidden folders are passed over."""
+    """Every image file below `root`, relative to it, once; hidden folders are passed over.
+
+    Links to folders elsewhere are followed. One to a folder inside of `root` is not: its images have a path there.
+    """
+    top = root.resolve()
+    visited: set[Path] = {top}
+
+    def is_new(folder: str, name: str) -> bool:
+        path = Path(folder, name)
+        if name.startswith("."):
+            return False
+        if path.is_symlink():
+            real = path.resolve()
+            again = real in visited or top.is_relative_to(real) or _reached_from(top, real)
+            visited.add(real)
+            return not again
+        return True
+
     for folder, folders, files in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if is_new(folder, name))
         inside = PurePosixPath(Path(folder).relative_to(root).as_posix())
         for name in sorted(files):
             if not name.startswith(".") and name.lower().endswith(ENDINGS):
                 yield inside / name
+
+
+def _reached_from(top: Path, real: Path) -> bool:
+    """Whether a folder is met on the way down from `top` without any link."""
+    return real.is_relative_to(top) and not any(part.startswith(".") for part in real.relative_to(top).parts)
+
+
+def image_shape(path: Path) -> tuple[int, int]:
+    """Height and width of a picture as `load_image` gives it, turned as its EXIF says, without decoding it."""
+    with Image.open(path) as file:
+        turned = file.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
+        return (file.width, file.height) if turned else (file.height, file.width)
 
 
 def to_rgb(picture: Image.Image) -> Image.Image:

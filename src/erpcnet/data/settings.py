@@ -22,8 +22,9 @@ class DataSettings:
     """Share of an image's area that a training view covers."""
     flip: float = 0.5
     """How often a training view is mirrored."""
-    centre: float = 0.875
-    """Share of the short side that the usual view at test covers."""
+    centre: float | None = None
+    """Share of the short side that the usual view at test covers; unset: what the backbone's weights were tested
+    with."""
     test_views: TestViews = 1
     """Views of an image at test, whose scores are averaged: 2 are the usual one and a closer one of what the network
     finds in it, 4 both of these and their mirror images. Each costs as much as the first, and the finding a glance."""
@@ -33,7 +34,7 @@ class DataSettings:
             raise InputError(f"data.image_size is {self.image_size}; it must be at least 32.")
         if self.cache_size is not None and self.cache_size < 1:
             raise InputError(f"data.cache_size is {self.cache_size}; it must be at least 1, or unset.")
-        if not 0 < self.centre <= 1 or not 0 <= self.flip <= 1:
+        if (self.centre is not None and not 0 < self.centre <= 1) or not 0 <= self.flip <= 1:
             raise InputError("data.centre must be above 0 and up to 1, and data.flip from 0 to 1.")
         if self.test_views not in get_args(TestViews):
             raise InputError(f"data.test_views is {self.test_views}; it must be 1, 2 or 4.")

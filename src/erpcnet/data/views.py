@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# Statistics of ImageNet, which every pretrained backbone of torchvision and most of timm expect.
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
+from erpcnet.data.settings import DataSettings
+from erpcnet.model.preprocessing import Interpolation, Preprocessing
+
+Activity = Callable[[Tensor], Tensor]  # images [N, 3, size, size] to how much there is at their places [N, h, w]
 # The side of a closer view: so many standard deviations of where there is something (an evenly filled square is
 # sqrt(12) = 3.46 of them wide), but a share of the usual view's between these.
 SPREADS = 4.85
@@ -22,6 +25,40 @@ def over_views(found: Tensor, images: int) -> Tensor:
     [N, ...].
     """
     return found.unflatten(0, (-1, images)).mean(dim=0)
+
+
+class ViewsAtTest(NamedTuple):
+    """What the network is shown of pictures at test.
+
+    images: [views * N, 3, size, size], all pictures in the first view, then all in the second, ...; usual and closer:
+    [N, 4], which part of each picture the usual and the closer view are, as shares; closer is None with one view.
+    """
+
+    images: Tensor
+    usual: Tensor
+    closer: Tensor | None
+
+
+def views_at_test(
+    pixels: Tensor, shapes: Tensor, settings: DataSettings, preprocessing: Preprocessing, activity: Activity
+) -> ViewsAtTest:
+    """Test-time augmentation: the usual view of pictures, a closer one of what is active in it, and both mirrored.
+
+    Args:
+        pixels: [N, 3, S, S] uint8, whole pictures squeezed into squares.
+        shapes: [N, 2], their own height and width.
+        settings: Size and number of the views.
+        preprocessing: How the backbone's weights want them.
+        activity: Says how much there is at the places of a view: images [N, 3, size, size] to [N, h, w].
+    """
+    usual, closer = centre_boxes(shapes, preprocessing.crop_share), None
+    shown = [take_views(pixels, usual, settings.image_size, preprocessing=preprocessing)]
+    if settings.test_views > 1:
+        closer = closer_boxes(activity(shown[0]), usual, shapes)
+        shown.append(take_views(pixels, closer, settings.image_size, preprocessing=preprocessing))
+    if settings.test_views > 2:
+        shown += [view.flip(3) for view in shown]
+    return ViewsAtTest(torch.cat(shown), usual, closer)
 
 
 def random_boxes(
@@ -84,47 +121,77 @@ def _moments(amounts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def take_views(
-    pixels: Tensor, boxes: Tensor, size: int, flip: Tensor | None = None, *, precision: torch.dtype | None = None
+    pixels: Tensor,
+    boxes: Tensor,
+    size: int,
+    flip: Tensor | None = None,
+    *,
+    preprocessing: Preprocessing | None = None,
+    precision: torch.dtype | None = None,
 ) -> Tensor:
     """Cut `boxes` out of squeezed pictures and make them `size` x `size`, normalised.
 
-    pixels: [N, 3, S, S] uint8; boxes: [N, 4] shares; flip: [N] bool. Returns [N, 3, size, size] float32, channels
-    last in memory, on which convolutions are fastest. A view is a product with two matrices, one for the columns,
-    mirrored or not, and one for the rows. On a GPU both are in half precision: pixels are exact in it, and what is
-    lost is a fraction of a grey level.
+    A view is a product with two matrices, one for the columns, mirrored or not, and one for the rows. On a GPU both are
+    in half precision: pixels are exact in it, and what is lost is a fraction of a grey level.
+
+    Args:
+        pixels: [N, 3, S, S] uint8.
+        boxes: [N, 4] left, upper, right and lower, as shares of width and height.
+        size: Side of the views.
+        flip: [N] bool, whether to mirror; None: nothing is mirrored.
+        preprocessing: Mean, std and interpolation; by default those usual on ImageNet.
+        precision: Of the products.
+
+    Returns:
+        [N, 3, size, size] float32, channels last in memory, on which convolutions are fastest.
     """
     count, channels, side = pixels.shape[:3]
+    how = preprocessing or Preprocessing()
     precision = precision or (torch.float16 if pixels.is_cuda else torch.float32)
-    columns, rows = _resampling(boxes.view(count, 2, 2).permute(2, 1, 0), side, size, flip).to(precision)
+    ends = boxes.view(count, 2, 2).permute(2, 1, 0)
+    columns, rows = _resampling(ends, side, size, flip, how.interpolation).to(precision)
     narrowed = torch.bmm(pixels.to(precision).view(count, channels * side, side), columns.transpose(1, 2))
     last = narrowed.view(count, channels, side, size).permute(0, 2, 3, 1).reshape(count, side, size * channels)
-    views = torch.bmm(rows, last).view(count, size, size, channels)
-    return normalise_(views.float()).permute(0, 3, 1, 2)
+    views = torch.bmm(rows, last).view(count, size, size, channels).float()
+    if how.interpolation == "bicubic":  # which overshoots at edges
+        views = views.clamp(0, 255)
+    mean, std = _statistics(how, pixels.device)
+    return views.sub_(mean).div_(std).permute(0, 3, 1, 2)
 
 
-def _resampling(ends: Tensor, side: int, size: int, flip: Tensor | None = None) -> Tensor:
+def _resampling(
+    ends: Tensor, side: int, size: int, flip: Tensor | None = None, interpolation: Interpolation = "bilinear"
+) -> Tensor:
     """Weights [2, N, size, side] that read `size` values between the two ends of `side` pixels.
 
-    ends: [2, 2, N], shares: of the columns and of the rows, the low and the high end. Linear interpolation, over as
-    many pixels as one value stands for where the picture shrinks, so that nothing aliases. `flip` [N] mirrors columns.
+    ends: [2, 2, N], shares: of the columns and of the rows, the low and the high end. The kernel spans as many pixels
+    as one value stands for where the picture shrinks, so that nothing aliases. `flip` [N] mirrors columns.
     """
     low, high = ends[:, 0, :, None], ends[:, 1, :, None]
     step = (high - low) * side / size
     at = low * side + (torch.arange(size, device=ends.device) + 0.5) * step - 0.5
     if flip is not None:
-        at[0] = torch.where(flip[:, None], at[0].flip(1), at[0])
+        at = torch.stack([torch.where(flip[:, None], at[0].flip(1), at[0]), at[1]])
     away = (torch.arange(side, device=ends.device) - at[..., None]).abs() / step.clamp_min(1)[..., None]
-    weights = (1 - away).clamp_min(0)
+    weights = (1 - away).clamp_min(0) if interpolation == "bilinear" else _cubic(away)
     return weights / weights.sum(dim=3, keepdim=True)
 
 
-def normalise_(pixels: Tensor) -> Tensor:
-    """Values 0 to 255 [..., 3] to what backbones expect, in place."""
-    mean, std = _statistics(pixels.device)
-    return pixels.sub_(mean).div_(std)
+def _cubic(away: Tensor) -> Tensor:
+    """Keys' cubic kernel with a = -1/2, as Pillow's."""
+    near = (1.5 * away - 2.5) * away * away + 1
+    far = ((-0.5 * away + 2.5) * away - 4) * away + 2
+    return torch.where(away < 1, near, torch.where(away < 2, far, torch.zeros_like(away)))
 
 
-@cache
-def _statistics(device: torch.device) -> tuple[Tensor, Tensor]:
-    """MEAN and STD of values 0 to 255, where the pixels are."""
-    return torch.tensor(MEAN, device=device) * 255, torch.tensor(STD, device=device) * 255
+def _statistics(preprocessing: Preprocessing, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and std of values 0 to 255, where the pixels are, sent there once; what is exported brings its own."""
+    return (_new_statistics if torch.compiler.is_compiling() else _sent_statistics)(preprocessing, device)
+
+
+def _new_statistics(preprocessing: Preprocessing, device: torch.device) -> tuple[Tensor, Tensor]:
+    mean, std = (torch.tensor(values, device=device) * 255 for values in (preprocessing.mean, preprocessing.std))
+    return mean, std
+
+
+_sent_statistics = cache(_new_statistics)

@@ -35,6 +35,7 @@ SOURCES = {
     "aPY": "aPY's images are PASCAL VOC 2008's JPEGImages and ayahoo_test_images, from UIUC's attribute datasets page.",
 }
 SPLITS = {"train": "trainval_loc", "test_seen": "test_seen_loc", "test_unseen": "test_unseen_loc"}
+NAMES = ("attributes.txt", "predicates.txt")  # CUB's and AwA2's own lists of attribute names
 PART_FOLDERS = ("parts", "CUB_200_2011/parts")
 # aPY's own lists of objects, in the order of its instances: image, class, box, attributes.
 ANNOTATIONS = ("apascal_train.txt", "apascal_test.txt", "ayahoo_test.txt")
@@ -56,7 +57,7 @@ def read_xlsa17(root: Path) -> ZeroShotDataset:
     attributes = _attributes(splits)
     instances = _instances(root, classes)
     labels = _labels(instances, classes, root)
-    rows = {name: splits[key].ravel().astype(np.int64) - 1 for name, key in SPLITS.items()}
+    rows = {name: _counted_from_1(splits[key], root, key) for name, key in SPLITS.items()}
     last = max(int(own.max(initial=0)) for own in rows.values())
     if last >= len(instances):
         raise InputError(
@@ -73,7 +74,7 @@ def read_xlsa17(root: Path) -> ZeroShotDataset:
         name=name,
         root=root,
         classes=classes,
-        attribute_names=_attribute_names(root / "attributes.txt", attributes.shape[1]),
+        attribute_names=_attribute_names(root, attributes.shape[1]),
         attributes=attributes,
         image_paths=tuple(_match([instance.path for instance in instances], root, SOURCES.get(name, ""))),
         labels=labels,
@@ -82,6 +83,15 @@ def read_xlsa17(root: Path) -> ZeroShotDataset:
         extras=_extras(root, known[1] if known else None),
         **rows,
     )
+
+
+def _counted_from_1(found: np.ndarray, root: Path, key: str) -> IntArray:
+    """MATLAB's numbers of images, 1 being the first, as rows."""
+    numbers = np.asarray(found, dtype=np.float64).ravel()
+    wrong = numbers[~((numbers >= 1) & (numbers == np.floor(numbers)))]
+    if wrong.size:
+        raise InputError(f"{root}: {key} of att_splits.mat counts an image {wrong[0]:g}; they are counted 1, 2, 3, ...")
+    return numbers.astype(np.int64) - 1
 
 
 def _extras(root: Path, counts: tuple[int, ...] | None) -> dict[str, Any]:
@@ -115,9 +125,10 @@ def _attributes(splits: dict[str, Any]) -> np.ndarray:
     return unit.astype(np.float32)
 
 
-def _attribute_names(path: Path, count: int) -> tuple[str, ...]:
+def _attribute_names(root: Path, count: int) -> tuple[str, ...]:
     """One a line, with or without its number in front."""
-    if not path.is_file():
+    path = next((root / name for name in NAMES if (root / name).is_file()), None)
+    if path is None:
         return tuple(f"attribute {number + 1}" for number in range(count))
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if len(lines) != count:
@@ -207,7 +218,7 @@ def _match(listed: Iterable[str], root: Path, source: str) -> list[str]:
         by_stem[file.stem].append(file)
     found, missing = [], []
     for path in listed:
-        best = _best(PurePosixPath(path), by_stem)
+        best = _best(PurePosixPath(path), by_stem, root)
         if best is None:
             missing.append(path)
         else:
@@ -217,7 +228,7 @@ def _match(listed: Iterable[str], root: Path, source: str) -> list[str]:
     return found
 
 
-def _best(path: PurePosixPath, by_stem: dict[str, list[PurePosixPath]]) -> PurePosixPath | None:
+def _best(path: PurePosixPath, by_stem: dict[str, list[PurePosixPath]], root: Path) -> PurePosixPath | None:
     candidates = by_stem.get(path.stem, [])
     if not candidates:
         return None
@@ -231,7 +242,14 @@ def _best(path: PurePosixPath, by_stem: dict[str, list[PurePosixPath]]) -> PureP
             shared += 1
         return shared, file.suffix == path.suffix
 
-    return max(candidates, key=likeness)
+    best = max(map(likeness, candidates))
+    alike = [file for file in candidates if likeness(file) == best]
+    if len(alike) > 1:
+        raise InputError(
+            f"'{path}' of the list may be '{alike[0]}' or '{alike[1]}' below {root}; keep one of the two, or the "
+            "folders that the list names."
+        )
+    return alike[0]
 
 
 def _folds(root: Path, classes: Sequence[str], seen: IntArray) -> tuple[Fold, ...]:

@@ -1,13 +1,12 @@
 """ZSL and GZSL figures under an honest protocol."""
 
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
-from erpcnet.evaluation.protocol import Metrics, Settings, measure
+from erpcnet.evaluation.protocol import Metrics, measure
 from erpcnet.evaluation.settings import EvaluationSettings
 
 __all__ = [
     "EvaluationSettings",
     "Metrics",
-    "Settings",
     "harmonic_mean",
     "measure",
     "per_class_accuracy",

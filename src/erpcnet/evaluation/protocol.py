@@ -12,44 +12,42 @@ from torch import Tensor
 from erpcnet.data import ImageFeed, ZeroShotDataset
 from erpcnet.data.dataset import IntArray
 from erpcnet.data.views import over_views
+from erpcnet.evaluation.calibration import expected_calibration_error, fit_temperature
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
 from erpcnet.evaluation.stacking import Curve, StackedScores, curve, stack
 from erpcnet.model import Classes, ERPCNet
-from erpcnet.model.reward import steps_taken
-from erpcnet.model.walk import DirectLocalities, Order, PolicyOrder, RandomOrder, StopRule, Walk, walk
+from erpcnet.model.scoring import OperatingPoint, Protocol, logits_by_step, stacked, steps_until
+from erpcnet.model.walk import DirectLocalities, Order, PolicyOrder, RandomOrder, Walk, walk
 from erpcnet.progress import track
 from erpcnet.training.tables import LocalityTable, build_table
 
-Protocol = Literal["validation", "fixed", "peer"]
 # r = beta (p + p) can pass 2 where beta passes 1; the last one never stops.
 SIGMAS = (*(round(0.1 * step, 1) for step in range(1, 23)), float("inf"))
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is chosen after training: when to stop, and what seen classes give up."""
-
-    sigma: float
-    delta: float
-    protocol: Protocol
 
 
 @dataclass(frozen=True)
 class Metrics:
     """What `metrics.json` holds: accuracies and areas as shares of 1.
 
-    Without test images of seen classes u, s, h and ausuc are None.
+    `ece` is the expected calibration error of the confidence among the unseen classes, where `mean_steps` are taken,
+    `ece_all` and `mean_steps_all` are the same among all classes. Without test images of seen classes those, u, s, h
+    and ausuc are None.
     """
 
     t1: float
     t1_per_image: float
+    ece: float
     u: float | None
     s: float | None
     h: float | None
     ausuc: float | None
+    ece_all: float | None
     delta: float
     sigma: float
+    temperature: float
+    temperature_all: float
     mean_steps: float
+    mean_steps_all: float | None
     views: int
     attraction: float
     protocol: str
@@ -113,15 +111,10 @@ class EvaluationWalks:
 
 @torch.inference_mode()
 def stopped_scores(network: ERPCNet, seen: Walk, classes: Classes, sigma: float) -> tuple[Tensor, Tensor]:
-    """What a walk of T steps would have answered had it stopped at sigma: scores [N, C] and steps [N]."""
-    if network.steps == 0:
-        return network.scores(seen.whole, None, classes), seen.steps
-    answer, reward = StopRule(sigma, classes).confidence(network, seen.whole, seen.joint, seen.beta)
-    if network.policy is None:  # PCNet takes all of its steps
-        return answer[:, -1], seen.steps
-    taken = steps_taken(reward, sigma)
+    """What a walk of T steps would have answered had it stopped at sigma: logits [N, C] and steps [N]."""
+    taken = steps_until(network, seen, classes, sigma)
     rows = torch.arange(taken.shape[0], device=taken.device)
-    return answer[rows, taken - 1], taken
+    return logits_by_step(network, seen, classes)[rows, taken], taken
 
 
 def usual_order(network: ERPCNet, seed: int) -> Order:
@@ -137,7 +130,7 @@ def build_test_tables(
 
     def table(name: str, rows: IntArray) -> LocalityTable:
         views = feed.at_test(rows, batch_size, network.activity)
-        return build_table(network, views, feed.test_views * len(rows), f"Test images, {name}")
+        return build_table(network, views, feed.settings.test_views * len(rows), f"Test images, {name}")
 
     return {name: table(name, rows) for name, rows in parts.items() if len(rows)}
 
@@ -146,9 +139,10 @@ def build_test_tables(
 def walk_tables(
     network: ERPCNet, dataset: ZeroShotDataset, tables: dict[str, LocalityTable], order: Order
 ) -> EvaluationWalks:
-    """Walk over the test images in an order."""
+    """Walk over the test images in an order, one view after the other: what one gives does not depend on others."""
+    images = {"seen": len(dataset.test_seen), "unseen": len(dataset.test_unseen)}
     walks = {
-        name: walk(network, table.take(torch.arange(len(table), device=table.rows.device)), order)
+        name: Walk.join([walk(network, table.take(places), order) for places in table.parts(images[name])])
         for name, table in tables.items()
     }
     return EvaluationWalks(network, dataset, seen=walks.get("seen"), unseen=walks["unseen"])
@@ -162,7 +156,7 @@ def walk_images(
     network.eval()
 
     def over(rows: IntArray, name: str) -> Walk | None:
-        total = feed.test_views * -(-len(rows) // batch_size)
+        total = feed.settings.test_views * -(-len(rows) // batch_size)
         views = feed.at_test(rows, batch_size, network.activity)
         batches = track(views, total=total, what=f"Test images, {name}")
         found = [walk(network, DirectLocalities(network, batch.images), order) for batch in batches]
@@ -200,44 +194,67 @@ def choose_sigma(walks: EvaluationWalks, stop_loss: float) -> float:
 
 def seen_unseen_curve(walks: EvaluationWalks, sigma: float) -> Curve:
     """U and S over delta."""
-    seen, unseen = (_stacked(walks, which, sigma) for which in ("seen", "unseen"))
-    return curve(seen, walks.labels("seen"), unseen, walks.labels("unseen"))
+    seen, unseen = (AllClasses.of(walks, which, sigma) for which in ("seen", "unseen"))
+    return curve(seen.best, walks.labels("seen"), unseen.best, walks.labels("unseen"))
 
 
 def choose_settings(
     walks: EvaluationWalks, sigma: float | None, delta: float | None, stop_loss: float, protocol: Protocol
-) -> Settings:
-    """sigma, then delta, from these walks, where they are not given."""
+) -> OperatingPoint:
+    """sigma, then delta, from these walks, where they are not given; and the temperatures that go with them."""
     sigma = choose_sigma(walks, stop_loss) if sigma is None else sigma
     if delta is None:
         delta = seen_unseen_curve(walks, sigma).best()[0] if walks.seen is not None else 0.0
-    return Settings(sigma, delta, protocol)
+    classes = walks.dataset.unseen
+    temperature = temperature_all = fit_temperature(
+        walks.stopped_scores("unseen", classes, sigma)[0], columns_of(walks.labels("unseen"), classes)
+    )
+    if walks.seen is not None:
+        both = [AllClasses.of(walks, which, sigma) for which in ("seen", "unseen")]
+        calibrated, columns = (torch.cat(parts) for parts in zip(*(one.stacked(delta) for one in both), strict=True))
+        temperature_all = fit_temperature(calibrated, columns)
+    return OperatingPoint(sigma, delta, protocol, temperature, temperature_all)
 
 
-def measure(walks: EvaluationWalks, settings: Settings, seed: int) -> Metrics:
+def columns_of(labels: Tensor, classes: IntArray) -> Tensor:
+    """The place [N] of each label among these classes, in ascending order or not; -1 where it is none of them."""
+    match = labels[:, None] == torch.from_numpy(classes).to(labels.device)
+    return torch.where(match.any(dim=1), match.int().argmax(dim=1), -1)
+
+
+def measure(walks: EvaluationWalks, settings: OperatingPoint, seed: int) -> Metrics:
     """All figures of one network."""
     dataset, network = walks.dataset, walks.network
     labels = walks.labels("unseen")
     classes = torch.from_numpy(dataset.unseen).to(labels.device)
     scores, steps = walks.stopped_scores("unseen", dataset.unseen, settings.sigma)
     predicted = classes[scores.argmax(dim=1)]
-    u = s = h = ausuc = None
+    sure = settings.probabilities(scores, torch.zeros_like(classes, dtype=torch.bool)).amax(dim=1)
+    u = s = h = ausuc = ece_all = steps_all = None
     if walks.seen is not None:
-        seen, unseen = (_stacked(walks, which, settings.sigma) for which in ("seen", "unseen"))
-        u = per_class_accuracy(unseen.predict(settings.delta), labels)
-        s = per_class_accuracy(seen.predict(settings.delta), walks.labels("seen"))
+        seen, unseen = (AllClasses.of(walks, which, settings.sigma) for which in ("seen", "unseen"))
+        u = per_class_accuracy(unseen.best.predict(settings.delta), labels)
+        s = per_class_accuracy(seen.best.predict(settings.delta), walks.labels("seen"))
         h = harmonic_mean(u, s)
-        ausuc = curve(seen, walks.labels("seen"), unseen, labels).ausuc()
+        ausuc = curve(seen.best, walks.labels("seen"), unseen.best, labels).ausuc()
+        surest, right = (torch.cat(both) for both in zip(*(one.sure(settings) for one in (seen, unseen)), strict=True))
+        ece_all = expected_calibration_error(surest, right)
+        steps_all = float(torch.cat([seen.steps, unseen.steps]).mean())
     return Metrics(
         t1=per_class_accuracy(predicted, labels),
         t1_per_image=per_image_accuracy(predicted, labels),
+        ece=expected_calibration_error(sure, predicted == labels),
         u=u,
         s=s,
         h=h,
         ausuc=ausuc,
+        ece_all=ece_all,
         delta=settings.delta,
         sigma=settings.sigma,
+        temperature=settings.temperature,
+        temperature_all=settings.temperature_all,
         mean_steps=float(steps.mean()),
+        mean_steps_all=steps_all,
         views=walks.views,
         attraction=network.settings.attraction,
         protocol=settings.protocol,
@@ -253,10 +270,8 @@ def measure(walks: EvaluationWalks, settings: Settings, seed: int) -> Metrics:
 def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
     """Unseen T1 of the answer after each of T steps, nobody stopping."""
     network, labels, classes = walks.network, walks.labels("unseen"), walks.dataset.unseen
-    if network.steps == 0:
-        return []
-    scores = over_views(network.scores(walks.unseen.whole, walks.unseen.joint, walks.classes(classes)), len(labels))
-    predicted = torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=2)]
+    logits = over_views(logits_by_step(network, walks.unseen, walks.classes(classes))[:, 1:], len(labels))
+    predicted = torch.from_numpy(classes).to(labels.device)[logits.argmax(dim=2)]
     return [per_class_accuracy(predicted[:, step], labels) for step in range(network.steps)]
 
 
@@ -264,16 +279,40 @@ def accuracy_by_step(walks: EvaluationWalks) -> list[float]:
 def _global_accuracy(walks: EvaluationWalks) -> float:
     """Unseen T1 of a_g alone."""
     classes, labels = walks.dataset.unseen, walks.labels("unseen")
-    scores = over_views(walks.network.scores(walks.unseen.whole, None, walks.classes(classes)), len(labels))
-    return per_class_accuracy(torch.from_numpy(classes).to(labels.device)[scores.argmax(dim=1)], labels)
+    logits = over_views(logits_by_step(walks.network, walks.unseen, walks.classes(classes))[:, 0], len(labels))
+    return per_class_accuracy(torch.from_numpy(classes).to(labels.device)[logits.argmax(dim=1)], labels)
 
 
-def _stacked(walks: EvaluationWalks, which: Literal["seen", "unseen"], sigma: float) -> StackedScores:
-    """Best seen and unseen classes, as numbers of the dataset, where each image stops among all classes."""
-    dataset = walks.dataset
-    classes = np.concatenate([dataset.seen, dataset.unseen])
-    scores, _ = walks.stopped_scores(which, classes, sigma)
-    numbers = torch.from_numpy(classes).to(scores.device)
-    is_seen = torch.arange(len(classes), device=scores.device) < len(dataset.seen)
-    found = stack(scores, is_seen)
-    return StackedScores(numbers[found.best_seen], numbers[found.best_unseen], found.gap)
+@dataclass(frozen=True)
+class AllClasses:
+    """Images of one kind among all classes, where each stops: logits [N, C] of `classes` [C], the seen ones first;
+    steps [N]; labels [N]; and the best seen and unseen class of each, as numbers of the dataset.
+    """
+
+    logits: Tensor
+    classes: Tensor
+    is_seen: Tensor
+    steps: Tensor
+    labels: Tensor
+    best: StackedScores
+
+    @classmethod
+    def of(cls, walks: EvaluationWalks, which: Literal["seen", "unseen"], sigma: float) -> AllClasses:
+        """Of the test images of seen, or of unseen, classes."""
+        dataset = walks.dataset
+        classes = np.concatenate([dataset.seen, dataset.unseen])
+        logits, steps = walks.stopped_scores(which, classes, sigma)
+        numbers = torch.from_numpy(classes).to(logits.device)
+        is_seen = torch.arange(len(classes), device=logits.device) < len(dataset.seen)
+        found = stack(logits, is_seen)
+        best = StackedScores(numbers[found.best_seen], numbers[found.best_unseen], found.gap)
+        return cls(logits, numbers, is_seen, steps, walks.labels(which), best)
+
+    def stacked(self, delta: float) -> tuple[Tensor, Tensor]:
+        """Logits after calibrated stacking [N, C], and the true classes as columns of them [N]."""
+        return stacked(self.logits, self.is_seen, delta), columns_of(self.labels, self.classes.cpu().numpy())
+
+    def sure(self, point: OperatingPoint) -> tuple[Tensor, Tensor]:
+        """How sure the answers are [N], and whether they are right [N]."""
+        chances = point.probabilities(self.logits, self.is_seen).max(dim=1)
+        return chances.values, self.classes[chances.indices] == self.labels

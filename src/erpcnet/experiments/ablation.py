@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, get_args
 
+import numpy as np
 import torch
 
-from erpcnet.config import Config
+from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.data.settings import TestViews
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import (
     EvaluationWalks,
-    Protocol,
     build_test_tables,
     choose_settings,
     measure,
@@ -33,8 +33,10 @@ from erpcnet.evaluation.protocol import (
 from erpcnet.experiments.oracle import OracleOrder
 from erpcnet.experiments.parts import hits, part_places
 from erpcnet.model import ERPCNet, Variant
+from erpcnet.model.scoring import Protocol
 from erpcnet.model.walk import EntropyOrder, FixedOrder, Order, RandomOrder
 from erpcnet.pipeline import Workshop, open_workshop, prepare, train_localities
+from erpcnet.presets import list_presets
 from erpcnet.progress import console
 from erpcnet.training import LocalityTable, Log, TableSource, policy_table, train_stage2
 
@@ -77,20 +79,30 @@ class Pair(NamedTuple):
         return Pair(None if self.fold is None else change(self.fold), change(self.final))
 
 
-def literal(config: Config) -> Config:
-    """The paper's policy and reward, to the letter, on the same Stage I."""
+def literal(config: Config, dataset: str) -> Config:
+    """The paper's policy and reward, to the letter, on the same Stage I; sigma is what it gives for the dataset.
+
+    Of a dataset that the paper does not have, its largest.
+    """
+    papers = f"{dataset.lower()}-paper"
+    sigma = load_config(papers).model.sigma if papers in list_presets() else 1.1
     stage2 = replace(config.stage2, batch_size=256, lr=3e-4, temperature=1.0, ending="paper", advantages="raw", views=1)
     policy = replace(config.model.policy, sees_cells=False, shared_encoder=False)
-    return replace(config, stage2=stage2, model=replace(config.model, policy=policy, sigma=1.1))
+    return replace(config, stage2=stage2, model=replace(config.model, policy=policy, sigma=sigma))
+
+
+def check_methods(methods: Sequence[str]) -> None:
+    """Refuse a method that there is not."""
+    unknown = set(methods) - set(METHODS)
+    if unknown:
+        raise InputError(f"there is no method '{min(unknown)}'; the methods are {', '.join(METHODS)}.")
 
 
 def run_ablation(
     config: Config, dataset: ZeroShotDataset, seeds: Sequence[int], methods: Sequence[str] = METHODS
 ) -> Iterator[dict[str, Any]]:
     """One row per seed and method."""
-    unknown = set(methods) - set(METHODS)
-    if unknown:
-        raise InputError(f"there is no method '{min(unknown)}'; the methods are {', '.join(METHODS)}.")
+    check_methods(methods)
     for seed in seeds:
         console.print(f"seed {seed}")
         shop = open_workshop(replace(config, seed=seed), dataset)
@@ -129,8 +141,8 @@ def _localities(shop: Workshop, pair: Pair, methods: Sequence[str]) -> Iterator[
         "highest beta first": lambda _: EntropyOrder(),
     }
     policies: dict[str, tuple[Variant, Config]] = {
-        "RPCNet, literal": ("rpcnet", literal(shop.config)),
-        "ERPCNet, literal": ("erpcnet", literal(shop.config)),
+        "RPCNet, literal": ("rpcnet", literal(shop.config, shop.dataset.name)),
+        "ERPCNet, literal": ("erpcnet", literal(shop.config, shop.dataset.name)),
         "RPCNet": ("rpcnet", shop.config),
         "ERPCNet": ("erpcnet", shop.config),
     }
@@ -190,9 +202,7 @@ def _oracle(trained: Trained) -> Order:
     dataset, device = trained.dataset, trained.tables["unseen"].rows.device
     phi = torch.from_numpy(dataset.unit_attributes[dataset.unseen]).to(device)
     classes = trained.network.classes(phi, torch.zeros(len(phi), dtype=torch.bool, device=device))
-    place = {int(label): number for number, label in enumerate(dataset.unseen)}
-    rows = trained.tables["unseen"].rows.tolist()  # every image once for each of its views
-    labels = torch.tensor([place[int(dataset.labels[row])] for row in rows], device=device)
+    labels = torch.from_numpy(np.searchsorted(dataset.unseen, dataset.labels)).to(device)  # of seen classes: nonsense
     return OracleOrder(trained.network, labels, classes)
 
 
@@ -230,7 +240,7 @@ def _row(
         **{f"t1_step{step}": value for step, value in enumerate(by_step, start=1)},
     }
     if "parts" in final.dataset.extras and final.network.steps:
-        places = part_places(final.dataset, final.dataset.test_unseen, shop.config.data.centre)
+        places = part_places(final.dataset, final.dataset.test_unseen, shop.feed.preprocessing.crop_share)
         cells = walks.first(1).unseen.cells.cpu()  # parts lie elsewhere in the other views
         found = hits(cells, places, final.network.grid).nanmean(dim=0)
         row |= {f"hit_step{step}": float(value) for step, value in enumerate(found, start=1)}

@@ -10,7 +10,7 @@ import numpy as np
 from erpcnet.data import ZeroShotDataset
 from erpcnet.data.settings import TestViews
 from erpcnet.errors import InputError
-from erpcnet.evaluation.protocol import EvaluationWalks, Metrics, Settings, measure, seen_unseen_curve
+from erpcnet.evaluation.protocol import EvaluationWalks, Metrics, measure, seen_unseen_curve
 from erpcnet.experiments import figures
 from erpcnet.experiments.analysis import (
     Failures,
@@ -22,28 +22,39 @@ from erpcnet.experiments.analysis import (
     thresholds,
 )
 from erpcnet.experiments.report import markdown_table
+from erpcnet.files import output_file
 from erpcnet.inference.explain import draw_localities
+from erpcnet.model.scoring import OperatingPoint
 from erpcnet.pipeline import walk_test
 from erpcnet.runs import load, picture_of, reopen
 
 SHOWN = 6  # pictures of failures
 LISTED = 10  # classes
+PAGE = "analysis.md"
+WRITTEN = (PAGE, "seen-unseen.png", "steps.png", "thresholds.png", "failures.png", "lost.png", "embeddings.png")
 
 
-def analyse_run(run: str | Path, data: str | Path, out: Path, test_views: TestViews | None = None) -> Path:
-    """Write the page `out`/analysis.md and its pictures; returns the page."""
+def analyse_run(
+    run: str | Path, data: str | Path, out: Path, test_views: TestViews | None = None, overwrite: bool = False
+) -> Path:
+    """Write the page `out`/analysis.md and its pictures; returns the page.
+
+    `overwrite`: those of an earlier analysis there may be replaced.
+    """
+    for name in WRITTEN:
+        output_file(out / name, overwrite)
     shop, network, settings = reopen(run, data, test_views)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out} cannot be made ({error.strerror}).") from None
     walks = walk_test(shop, network.to(shop.accelerator.device), shop.dataset)
-    metrics, found = measure(walks, settings, shop.config.seed), follow(walks, settings.sigma)
+    metrics, found = measure(walks, settings, shop.config.seed), follow(walks, settings)
     parts = [_head(run, metrics), _curve(walks, settings, out)]
     if network.steps:
         parts += [_steps(walks, metrics, found, settings, out), _failures(run, walks, failures(found), test_views, out)]
     parts += [_classes(walks, found), _embeddings(walks, found, out)]
-    page = out / "analysis.md"
+    page = out / PAGE
     page.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return page
 
@@ -58,7 +69,7 @@ def _head(run: str | Path, metrics: Metrics) -> str:
     )
 
 
-def _curve(walks: EvaluationWalks, settings: Settings, out: Path) -> str:
+def _curve(walks: EvaluationWalks, settings: OperatingPoint, out: Path) -> str:
     if walks.seen is None:
         return ""
     figures.draw_curve(seen_unseen_curve(walks, settings.sigma), settings.delta, out / "seen-unseen.png")
@@ -68,7 +79,7 @@ def _curve(walks: EvaluationWalks, settings: Settings, out: Path) -> str:
     )
 
 
-def _steps(walks: EvaluationWalks, metrics: Metrics, found: Trajectories, settings: Settings, out: Path) -> str:
+def _steps(walks: EvaluationWalks, metrics: Metrics, found: Trajectories, settings: OperatingPoint, out: Path) -> str:
     by_step = [metrics.t1_global, *metrics.t1_by_step]
     figures.draw_steps(by_step, found, out / "steps.png")
     table = markdown_table(

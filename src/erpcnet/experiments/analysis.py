@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from erpcnet.data.views import over_views
 from erpcnet.evaluation.metrics import per_class_accuracy
-from erpcnet.evaluation.protocol import SIGMAS, EvaluationWalks, stopped_scores
-from erpcnet.inference.recogniser import Evidence
+from erpcnet.evaluation.protocol import SIGMAS, EvaluationWalks, columns_of
+from erpcnet.inference.recogniser import so_far
+from erpcnet.model.scoring import OperatingPoint, logits_by_step, steps_until
 
 FEWEST = 5  # images that can be laid out
 
@@ -60,24 +61,17 @@ class Trajectories:
 
 
 @torch.inference_mode()
-def follow(walks: EvaluationWalks, sigma: float) -> Trajectories:
-    """The answers on the way, where walks stop at sigma."""
+def follow(walks: EvaluationWalks, point: OperatingPoint) -> Trajectories:
+    """The answers on the way, where walks stop at the operating point's sigma."""
     network, labels = walks.network, walks.labels("unseen")
     numbers = torch.from_numpy(walks.dataset.unseen).to(labels.device)
     classes = walks.classes(walks.dataset.unseen)
-    evidence = Evidence.of(network, walks.unseen, classes)
-    taken = stopped_scores(network, walks.unseen, classes, sigma)[1]
-    # The last step that a view had taken, after each.
-    reached = torch.arange(network.steps + 1, device=labels.device).minimum(taken[:, None])
-
-    def so_far(found: Tensor) -> Tensor:
-        """[R, 1 + T, C] of all views, as it stood after each step, to [N, 1 + T, C]."""
-        return over_views(found.gather(1, reached[..., None].expand_as(found)), len(labels))
-
-    own = (numbers == labels[:, None]).int().argmax(dim=1)  # the true class's column
-    sure = so_far(evidence.chances).gather(2, own[:, None, None].expand(-1, network.steps + 1, 1))[..., 0]
-    answers = numbers[so_far(evidence.scores).argmax(dim=2)]
-    return Trajectories(answers, sure, labels, over_views(taken.double(), len(labels)))
+    taken = steps_until(network, walks.unseen, classes, point.sigma)
+    logits = so_far(logits_by_step(network, walks.unseen, classes), taken, len(labels))
+    own = columns_of(labels, walks.dataset.unseen)
+    chances = point.probabilities(logits, torch.zeros_like(numbers, dtype=torch.bool))
+    sure = chances.gather(2, own[:, None, None].expand(-1, network.steps + 1, 1))[..., 0]
+    return Trajectories(numbers[logits.argmax(dim=2)], sure, labels, over_views(taken.double(), len(labels)))
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def _stage1_step(
 class _Drawn:
     """A source of drawn images; see `erpcnet.training.stage2.Source`."""
 
-    views, generator = 1, None
+    views, generator, recall = 1, None, None
 
     def __init__(
         self,

@@ -8,16 +8,21 @@ from torch import Tensor
 from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.heads import JointState
 from erpcnet.model.walk import Localities
+from erpcnet.training.tables import TableLocalities
 
 
 class OracleOrder:
-    """Looks at every unvisited cell and takes the one after which the true class is most probable."""
+    """Looks at every unvisited cell and takes the one after which the true class is most probable.
+
+    It walks over tables; `labels` are of all instances of the dataset, as places among the classes.
+    """
 
     def __init__(self, network: ERPCNet, labels: Tensor, classes: Classes) -> None:
-        self._network, self._labels, self._classes = network, labels, classes
+        self._network, self._all_labels, self._classes = network, labels, classes
 
     def begin(self, localities: Localities) -> None:
-        self._localities = localities
+        assert isinstance(localities, TableLocalities)
+        self._localities, self._labels = localities, self._all_labels[localities.rows]
         self._state = self._network.joint.start(localities.embedding)
         self._whole = self._network.global_fit(localities.attributes, self._classes.phi)
         self._step = 0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from erpcnet.data import ZeroShotDataset
+from erpcnet.data.images import image_shape
 from erpcnet.data.views import centre_boxes
 from erpcnet.errors import InputError
 from erpcnet.model import Grid
@@ -105,11 +105,7 @@ def _sizes(dataset: ZeroShotDataset, rows: np.ndarray, folder: Path) -> Tensor:
 
 def _shapes(dataset: ZeroShotDataset, rows: np.ndarray) -> Tensor:
     """Height and width of the image files, [N, 2]."""
-    shapes = []
-    for row in rows:
-        with Image.open(dataset.root / dataset.image_paths[row]) as file:
-            shapes.append((file.height, file.width))
-    return torch.tensor(shapes, dtype=torch.float64)
+    return torch.tensor([image_shape(dataset.root / dataset.image_paths[row]) for row in rows], dtype=torch.float64)
 
 
 def _in_view(shares: Tensor, shapes: Tensor, centre: float) -> Tensor:

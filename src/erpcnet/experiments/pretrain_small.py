@@ -22,7 +22,9 @@ from torch import nn
 
 from erpcnet.data import ImageFeed, open_cache, read_dataset
 from erpcnet.data.creatures import CreatureSettings, draw_classes, make_creatures
+from erpcnet.data.settings import DataSettings
 from erpcnet.model.backbone import SmallResNet
+from erpcnet.model.preprocessing import Preprocessing
 from erpcnet.progress import bar
 
 SEED = 20_000
@@ -43,7 +45,8 @@ def pretrain(root: Path, epochs: int = 30, batch_size: int = 128, lr: float = 6e
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(SEED)
     dataset = read_dataset(root)
-    feed = ImageFeed(open_cache(dataset, 128), 112, device, crop_scale=(0.5, 1.0), centre=1.0)
+    settings = DataSettings(image_size=112, cache_size=128, crop_scale=(0.5, 1.0))
+    feed = ImageFeed(open_cache(dataset, 128), settings, Preprocessing(crop_share=1.0), device)
     backbone = SmallResNet().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     # A class is named by the number of its family and a letter.
     families = torch.tensor([int(name[:-1]) for name in dataset.classes])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from erpcnet.files import write_atomically
 
 Rows = list[dict[str, str]]
 
@@ -20,8 +23,9 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """A CSV file with every column that any row has."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    write_atomically(path, file.getvalue().encode())

@@ -17,7 +17,7 @@ from PIL import Image
 
 from erpcnet.data.images import read_image
 from erpcnet.errors import InputError
-from erpcnet.inference.recogniser import Recogniser
+from erpcnet.inference.recogniser import Recogniser, Recognition
 
 LARGEST = 64 * 2**20  # bytes of a picture
 # What photographs are kept in: Pillow hands other formats to programs that were not made for what strangers send.
@@ -57,8 +57,7 @@ class Demo:
         shown = read_image(BytesIO(picture), "this file", FORMATS)
         with self._lock:
             (found,) = self._recogniser.predict([shown], candidates)
-            telling = self._telling(found.name, found.attributes)
-        return {**asdict(found), "attributes": telling, "width": shown.width, "height": shown.height}
+        return {**asdict(found), "evidence": _telling(found), "width": shown.width, "height": shown.height}
 
     def add_class(self, name: str, attributes: Mapping[str, float]) -> dict[str, Any]:
         """Make a class known by its attributes; what there is to know then."""
@@ -68,16 +67,12 @@ class Demo:
             self._recogniser.add_classes({name.strip(): attributes})
         return self.about()
 
-    def _telling(self, name: str, said: Mapping[str, float]) -> list[dict[str, Any]]:
-        """The attributes that speak most for the answer: what was said at the end (a_j, or GlobalNet's a_g) times what
-        the class has more of than others, as parts of what all of those for it add up to.
-        """
-        table, fit = self._recogniser.classes, self._recogniser.network.global_fit
-        row = table.phi()[table.names.index(name)] - (fit.centre.cpu() if fit.kind == "cosine" else 0.0)
-        parts = {key: said[key] * float(value) for key, value in zip(table.attribute_names, row, strict=True)}
-        total = sum(part for part in parts.values() if part > 0) or 1.0
-        most = sorted(parts, key=lambda key: -parts[key])[:TOLD]
-        return [{"name": key, "share": parts[key] / total} for key in most if parts[key] > 0]
+
+def _telling(found: Recognition) -> list[dict[str, Any]]:
+    """The attributes that speak most for the answer, as parts of what all of those for it add up to."""
+    total = sum(part for part in found.evidence.values() if part > 0) or 1.0
+    most = sorted(found.evidence.items(), key=lambda item: -item[1])[:TOLD]
+    return [{"name": name, "share": part / total} for name, part in most if part > 0]
 
 
 def _png(picture: Image.Image) -> bytes:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from erpcnet.data.dataset import check_attribute_row
 from erpcnet.data.images import load_image, squeeze, to_rgb
 from erpcnet.data.settings import DataSettings
-from erpcnet.data.views import centre_boxes, closer_boxes, over_views, take_views
+from erpcnet.data.views import over_views, views_at_test
 from erpcnet.errors import InputError
-from erpcnet.evaluation.stacking import stack
 from erpcnet.inference.engine import Engine, Execution
 from erpcnet.model import Classes, ERPCNet
+from erpcnet.model.preprocessing import Preprocessing
+from erpcnet.model.scoring import OperatingPoint, logits_by_step, stacked
 from erpcnet.model.walk import StopRule, Walk
 
 Picture = str | Path | Image.Image
@@ -66,20 +68,41 @@ class ClassTable:
 
 @dataclass(frozen=True)
 class Region:
-    """One look: the window, and what the answer was after it."""
+    """One look.
+
+    Attributes:
+        box: The window, in pixels of the picture.
+        answer: The class that was answered after it.
+        confidence: The calibrated probability of that class.
+        reward: beta (p_joint + p_global) of the best class, which ends the search once it reaches sigma.
+    """
 
     box: Box
     answer: str
     confidence: float
+    reward: float
 
 
 @dataclass(frozen=True)
 class Recognition:
-    """What is in a picture: the class, how sure, the regions looked at in order, and the predicted attributes.
+    """What is in a picture.
 
-    Where the network is shown several views of a picture, class, confidence and attributes are of all of them, and
-    the regions, and what was answered on the way, of the first; `closer` is the part of the picture that it found worth
-    a closer view.
+    Where the network is shown several views of a picture, everything is of all of them together, after so many looks
+    at each; the regions are those of the first view, and `closer` is the part of the picture that it found worth a
+    closer one.
+
+    Attributes:
+        name: The class.
+        confidence: Its calibrated probability among the candidates: temperature and delta are of the validation
+            classes, and it means the same after the glance and after every look.
+        regions: The windows looked at, in order.
+        first_answer: What was answered after the glance.
+        first_confidence: The probability of that.
+        attributes: What was predicted at the end, by name: a_j, or a_g of GlobalNet.
+        evidence: What each attribute adds to the logit of the answer, before the class bias and delta: those of a_g
+            and a_j together, as both answer.
+        views: How many views of the picture were shown.
+        closer: See above.
     """
 
     name: str
@@ -88,6 +111,7 @@ class Recognition:
     first_answer: str
     first_confidence: float
     attributes: dict[str, float]
+    evidence: dict[str, float]
     views: int = 1
     closer: Box | None = None
 
@@ -96,49 +120,20 @@ class Recognition:
         return len(self.regions)
 
 
-class Evidence(NamedTuple):
-    """After the glance and after every step: scores of the classes, their chances (p_joint + p_global) / 2, both
-    [N, S, C], and attributes [N, S, A].
+def so_far(found: Tensor, steps: Tensor, images: int) -> Tensor:
+    """What stood after the glance and after each step, averaged over views; a view that has stopped keeps what it had.
+
+    Args:
+        found: [views * N, 1 + T, ...], what each view gave after so many looks.
+        steps: [views * N], how many looks each view took.
+        images: N.
+
+    Returns:
+        [N, 1 + T, ...]; the last is what was found in the end.
     """
-
-    scores: Tensor
-    chances: Tensor
-    attributes: Tensor
-
-    def first(self, count: int) -> Evidence:
-        """Of the first so many images."""
-        return Evidence(*(one[:count] for one in self))
-
-    @classmethod
-    def of(cls, network: ERPCNet, seen: Walk, classes: Classes) -> Evidence:
-        """What a walk found; of steps that were not taken, nothing to go by.
-
-        The glance is scored as if the localities had said the same: delta is for sums of both.
-        """
-        phi, handicap = classes
-        of_global = network.global_fit(seen.whole, phi)
-        glance = (
-            network.combine(of_global, of_global, network.steps, handicap) if network.steps else of_global - handicap
-        )
-        scores, chances = [glance], [of_global.softmax(dim=1)]
-        for step in range(network.steps):
-            of_joint = network.joint_fit(seen.joint[:, step], phi)
-            scores.append(network.combine(of_global, of_joint, step + 1, handicap))
-            chances.append((of_global.softmax(dim=1) + of_joint.softmax(dim=1)) / 2)
-        attributes = torch.cat([seen.whole[:, None], seen.joint], dim=1)
-        return cls(torch.stack(scores, dim=1), torch.stack(chances, dim=1), attributes)
-
-    def at_the_end(self, steps: Tensor, images: int) -> Evidence:
-        """Where each view of each image stopped, averaged over its views: one step, for so many images."""
-        rows = torch.arange(len(steps), device=steps.device)
-        return Evidence(*(over_views(one[rows, steps], images)[:, None] for one in self))
-
-
-class Answers(NamedTuple):
-    """The class answered, as a row of the table, and how sure that is; both [N, S]."""
-
-    classes: Tensor
-    confidence: Tensor
+    reached = torch.arange(found.shape[1], device=steps.device).minimum(steps[:, None])
+    index = reached.view(*reached.shape, *(1 for _ in found.shape[2:])).expand(-1, -1, *found.shape[2:])
+    return over_views(found.gather(1, index), images)
 
 
 class Recogniser:
@@ -149,14 +144,14 @@ class Recogniser:
         network: ERPCNet,
         classes: ClassTable,
         data: DataSettings,
-        sigma: float,
-        delta: float,
+        point: OperatingPoint,
+        preprocessing: Preprocessing | None = None,
         seed: int = 0,
         execution: Execution = "auto",
     ) -> None:
         self.network, self.classes, self.data = network.eval(), classes, data
         self.engine = Engine(self.network, execution, seed)
-        self.sigma, self.delta = sigma, delta
+        self.point, self.preprocessing = point, preprocessing or Preprocessing()
 
     def add_classes(self, attributes: Mapping[str, Sequence[float] | Mapping[str, float]]) -> None:
         """Make classes known by their attributes alone: a list in the table's order, or name to value (others 0)."""
@@ -169,11 +164,11 @@ class Recogniser:
             if wrong:
                 raise InputError(f"class '{name}': there is no attribute '{wrong[0]}'.")
             given = [row.get(key, 0.0) for key in names] if isinstance(row, Mapping) else row
-            with np.errstate(over="ignore"):  # what is too large for it is refused below
-                values = np.asarray(given, dtype=float).astype(np.float32)
-            if values.shape != (len(names),) or not np.isfinite(values).all() or not values.any():
-                raise InputError(f"class '{name}': it needs {len(names)} finite values, not all 0.")
-            rows.append(values)
+            values = np.asarray(given, dtype=float)
+            if values.shape != (len(names),):
+                raise InputError(f"class '{name}': it needs {len(names)} values, one for each attribute.")
+            check_attribute_row(values, name)
+            rows.append(values.astype(np.float32))
         self.classes = replace(
             self.classes,
             names=(*self.classes.names, *attributes),
@@ -197,61 +192,62 @@ class Recogniser:
         return found
 
     def _predict(self, pictures: list[Image.Image], table: ClassTable) -> list[Recognition]:
-        device, count = next(self.network.parameters()).device, len(pictures)
+        network, point, count = self.network, self.point, len(pictures)
+        device = next(network.parameters()).device
         shown, usual, closer = self._views(pictures)
         is_seen = torch.from_numpy(table.seen).to(device)
-        classes = self.network.classes(table.phi().to(device), is_seen)
-        stop = StopRule(self.sigma, classes) if self.network.policy is not None else None
+        classes = network.classes(table.phi().to(device), is_seen)
+        stop = StopRule(point.sigma, classes) if network.policy is not None else None
         seen = self.engine.walk(shown, stop)
-        evidence = Evidence.of(self.network, seen, classes)
-        end = evidence.at_the_end(seen.steps, count)
-        on_the_way, final = (self._answers(one, is_seen) for one in (evidence.first(count), end))
-        cells, steps, attributes = seen.cells[:count].cpu(), seen.steps[:count].tolist(), end.attributes[:, 0].tolist()
-        windows = self.network.grid.boxes(self.data.image_size) / self.data.image_size
+        logits = so_far(logits_by_step(network, seen, classes), seen.steps, count)
+        answers = stacked(logits, is_seen, point.delta).argmax(dim=2)
+        sure = point.probabilities(logits, is_seen).gather(2, answers[..., None])[..., 0].tolist()
+        attributes, evidence = self._attributes(seen, classes, answers[:, -1])
+        reward = StopRule(point.sigma, classes).reward_of(network, seen.first(count)).tolist() if network.steps else []
+        cells, steps, answered = seen.cells[:count].cpu(), seen.steps[:count].tolist(), answers.tolist()
+        windows = network.grid.boxes(self.data.image_size) / self.data.image_size
         return [
             Recognition(
-                name=table.names[int(final.classes[row, 0])],
-                confidence=float(final.confidence[row, 0]),
+                name=table.names[answered[row][-1]],
+                confidence=sure[row][-1],
                 regions=tuple(
                     Region(
                         _to_pixels(windows[cells[row, step]], usual[row], picture.size),
-                        table.names[int(on_the_way.classes[row, step + 1])],
-                        float(on_the_way.confidence[row, step + 1]),
+                        table.names[answered[row][step + 1]],
+                        sure[row][step + 1],
+                        reward[row][step],
                     )
                     for step in range(steps[row])
                 ),
-                first_answer=table.names[int(on_the_way.classes[row, 0])],
-                first_confidence=float(on_the_way.confidence[row, 0]),
-                attributes=dict(zip(table.attribute_names, attributes[row], strict=True)),
+                first_answer=table.names[answered[row][0]],
+                first_confidence=sure[row][0],
+                attributes=dict(zip(table.attribute_names, attributes[row].tolist(), strict=True)),
+                evidence=dict(zip(table.attribute_names, evidence[row].tolist(), strict=True)),
                 views=self.data.test_views,
                 closer=None if closer is None else _to_pixels(WHOLE, closer[row], picture.size),
             )
             for row, picture in enumerate(pictures)
         ]
 
+    def _attributes(self, seen: Walk, classes: Classes, answers: Tensor) -> tuple[Tensor, Tensor]:
+        """What was predicted in the end [N, A], and what each attribute adds to the answer's logit [N, A]."""
+        network, count = self.network, len(answers)
+        phi = classes.phi[answers].repeat(len(seen.steps) // count, 1)
+        said, evidence = seen.whole, network.global_fit.parts(seen.whole, phi)
+        if network.steps:
+            said = seen.joint[torch.arange(len(seen.steps), device=said.device), seen.steps - 1]
+            evidence = evidence + network.joint_fit.parts(said, phi)
+        return over_views(said, count), over_views(evidence, count)
+
     def _views(self, pictures: list[Image.Image]) -> tuple[Tensor, Tensor, Tensor | None]:
         """The pictures as the cache and the feed would give them, in one view after the other, on the network's device;
         and what part of each the usual and the closer view are (shares)."""
-        side, size, count = self.data.stored_size, self.data.image_size, self.data.test_views
         device = next(self.network.parameters()).device
-        pixels = torch.from_numpy(np.stack([squeeze(picture, side) for picture in pictures])).contiguous()
-        shapes = torch.tensor([(p.height, p.width) for p in pictures], dtype=torch.float32)
-        usual, closer = centre_boxes(shapes, self.data.centre), None
-        shown = [take_views(pixels, usual, size).to(device)]
-        if count > 1:
-            closer = closer_boxes(self.network.activity(shown[0]).cpu(), usual, shapes)
-            shown.append(take_views(pixels, closer, size).to(device))
-        if count > 2:
-            shown += [view.flip(3) for view in shown]
-        return torch.cat(shown), usual, closer
-
-    def _answers(self, evidence: Evidence, is_seen: Tensor) -> Answers:
-        """The class answered at each of the evidence's steps, and the chance of it."""
-        flat = evidence.scores.flatten(0, 1)
-        mixed = bool(is_seen.any()) and not bool(is_seen.all())
-        best = stack(flat, is_seen).predict(self.delta) if mixed else flat.argmax(dim=1)
-        classes = best.view(evidence.scores.shape[:2])
-        return Answers(classes.cpu(), evidence.chances.gather(2, classes[..., None])[..., 0].cpu())
+        squeezed = np.stack([squeeze(picture, self.data.stored_size) for picture in pictures])
+        pixels = torch.from_numpy(squeezed).contiguous().to(device)
+        shapes = torch.tensor([(p.height, p.width) for p in pictures], dtype=torch.float32, device=device)
+        found = views_at_test(pixels, shapes, self.data, self.preprocessing, self.network.activity)
+        return found.images, found.usual.cpu(), None if found.closer is None else found.closer.cpu()
 
 
 def open_picture(picture: Picture) -> Image.Image:

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from erpcnet.errors import InputError
+from erpcnet.model.preprocessing import TIMM
 
-TIMM = "timm/"
 # What follows the feature map; everything before it is a chain of modules.
 _HEADS = (
     "avgpool",
@@ -70,17 +70,33 @@ class SplitBackbone(nn.Module):
 def create_backbone(name: str, weights: str = "none", blocks: int = 1) -> SplitBackbone:
     """A backbone by name: one of `list_backbones()`, a torchvision name, or `timm/NAME`.
 
-    `weights` is `none`, `default` (the library's own, downloaded on first use) or a path to a file; `blocks` is how
-    many blocks `last` holds.
+    Args:
+        name: Such as `resnet50`, `timm/convnext_tiny` or `small`.
+        weights: `none`; `default`, the library's newest; one of torchvision's weight names, such as `IMAGENET1K_V1`
+            (both are downloaded on first use); or a path to a file.
+        blocks: How many blocks `last` holds.
+
+    Returns:
+        The backbone, parted before its last block.
+
+    Raises:
+        InputError: There is no such backbone, it gives no feature map, or the weights are not to be had.
     """
     packaged = resources.files("erpcnet.model") / "weights" / f"{name}.safetensors"
     if weights == "default" and name in _OWN and packaged.is_file():
         with resources.as_file(packaged) as path:
             return create_backbone(name, str(path), blocks)
-    backbone = split(network := _create(name, pretrained=False), name, blocks)
-    if weights == "default":  # only now that it is known to fit: the download may be large
-        return split(_create(name, pretrained=True), name, blocks)
+    backbone = split(network := _create(name, None), name, blocks)
+    if weights == "default" or weights in weight_names(name):
+        # Only now that it is known to fit: the download may be large.
+        return split(_create(name, weights), name, blocks)
     if weights != "none":
+        named = ", ".join(("'none'", "'default'", *weight_names(name)))
+        if not Path(weights).is_file():
+            raise InputError(
+                f"'{name}' has no weights '{weights}', and there is no such file; --model.backbone.weights takes "
+                f"{named} or a file of weights."
+            )
         load_backbone_weights(network, Path(weights))  # the backbone holds the same modules
     return backbone
 
@@ -90,7 +106,18 @@ def list_backbones() -> list[str]:
     return sorted(_OWN)
 
 
-def _create(name: str, pretrained: bool) -> nn.Module:
+def weight_names(name: str) -> list[str]:
+    """The names under which torchvision has weights of a backbone, the oldest first; of others, none."""
+    from torchvision import models
+
+    if name in _OWN or name.startswith(TIMM) or name not in models.list_models(module=models):
+        return []
+    return [str(member.name) for member in models.get_model_weights(name)]
+
+
+def _create(name: str, weights: str | None) -> nn.Module:
+    """A network as its library makes it, with weights that are downloaded, or with none."""
+    pretrained = weights is not None
     if name in _OWN:
         if pretrained:
             raise InputError(f"backbone '{name}' has no weights to download; give a file or 'none'.")
@@ -109,7 +136,7 @@ def _create(name: str, pretrained: bool) -> nn.Module:
                 f"there is no backbone '{name}'{hint}; give a torchvision name, 'timm/NAME' or one of "
                 f"{', '.join(list_backbones())}."
             )
-        return models.get_model(name, weights="DEFAULT" if pretrained else None)
+        return models.get_model(name, weights="DEFAULT" if weights == "default" else weights)
     except InputError:
         raise
     except Exception as error:
@@ -123,8 +150,6 @@ def _create(name: str, pretrained: bool) -> nn.Module:
 
 def load_backbone_weights(network: nn.Module, path: Path) -> None:
     """Fill a whole backbone from a safetensors or torch file; its classifier may be missing or other."""
-    if not path.is_file():
-        raise InputError(f"{path} is not there; --model.backbone.weights takes 'none', 'default' or a file of weights.")
     try:
         state = (
             load_file(path)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.fx.experimental.optimization import fuse as fold_norms
+from torch.fx.proxy import TraceError
 
 from erpcnet.model.network import ERPCNet
 
@@ -72,9 +73,10 @@ def _runs(network: ERPCNet) -> bool:
 
 def _folded(part: nn.Module) -> nn.Module:
     try:
-        return fold_norms(part)
-    except Exception:  # what cannot be traced, such as control flow in a backbone of timm, stays as it is
+        fx.symbolic_trace(part)
+    except (TraceError, TypeError):  # control flow, or loops over shapes, as in some backbones of timm
         return part
+    return fold_norms(part)
 
 
 class JoinedConvolution(nn.Module):

@@ -35,6 +35,12 @@ class Compatibility(nn.Module):
             return attributes @ phi.T
         return F.normalize(attributes, dim=-1) @ F.normalize(phi - self.centre, dim=-1).T * self.log_scale.exp()
 
+    def parts(self, attributes: Tensor, phi: Tensor) -> Tensor:
+        """What each attribute adds to the score of one class each: attributes [N, A], phi [N, A] to [N, A]."""
+        if self.log_scale is None:
+            return attributes * phi
+        return F.normalize(attributes, dim=-1) * F.normalize(phi - self.centre, dim=-1) * self.log_scale.exp()
+
 
 class Predictor(nn.Sequential):
     """f_cg and f_cl: FC(|A|)-Dropout."""

@@ -20,10 +20,11 @@ WITH_POLICY: tuple[Variant, ...] = ("rpcnet", "erpcnet", "hardnet")
 class BackboneSettings:
     """f_G."""
 
-    name: str = "resnet101"
+    name: str = "resnet50"
     """A torchvision name, `timm/NAME`, `resnet50_v1` or `small`."""
-    weights: str = "default"
-    """`default` (the library's own, downloaded), `none`, or a file of weights."""
+    weights: str = "IMAGENET1K_V1"
+    """A torchvision weight name or `default` (the library's newest), both downloaded; `none`; or a file of weights.
+    Mean, std, interpolation and crop share at test are those that the weights were trained with."""
 
 
 @dataclass

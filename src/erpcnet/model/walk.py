@@ -152,6 +152,14 @@ class StopRule:
         answer = network.combine(of_global[:, None], of_joint, looks_of(joint, first), handicap)
         return answer, rewards(of_joint, of_global, answer.argmax(dim=2), beta if network.uses_entropy else 1.0)
 
+    def reward_of(self, network: ERPCNet, seen: Walk) -> Tensor:
+        """The reward [N, T] after every step of a walk, which is compared with sigma."""
+        return self.confidence(network, seen.whole, seen.joint, seen.beta)[1]
+
+    def steps_of(self, network: ERPCNet, seen: Walk) -> Tensor:
+        """How many of the T steps of a walk each image takes [N]."""
+        return steps_taken(self.reward_of(network, seen), self.sigma)
+
 
 @dataclass(frozen=True)
 class Walk:
@@ -234,7 +242,7 @@ def walk(
 
 def cut_short(network: ERPCNet, seen: Walk, stop: StopRule) -> Walk:
     """A walk of T steps as `walk` would have left it, had it stopped by this rule."""
-    taken = steps_taken(stop.confidence(network, seen.whole, seen.joint, seen.beta)[1], stop.sigma)
+    taken = stop.steps_of(network, seen)
     beyond = torch.arange(seen.cells.shape[1], device=taken.device) >= taken[:, None]
     return Walk(
         cells=seen.cells.masked_fill(beyond, -1),

@@ -12,6 +12,8 @@ import yaml
 
 from erpcnet.errors import InputError
 
+MEASURED = "measured"  # no setting: what the committed figures of a preset rest on
+
 
 def list_presets() -> list[str]:
     """Names that `--config` takes."""
@@ -28,8 +30,23 @@ def about_preset(name: str) -> str:
     return " ".join(line.removeprefix("#").strip() for line in lines)
 
 
-def read_values(name: str | Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
+def read_values(name: str | Path) -> dict[str, Any]:
     """The settings of a preset or a YAML file; `extends: NAME` in it names what it builds on."""
+    values = _read_all(name)
+    values.pop(MEASURED, None)
+    return values
+
+
+def measured_backbone(name: str | Path) -> dict[str, str] | None:
+    """The backbone `name` and `weights` that the figures of a preset, or of what it extends, were measured with.
+
+    None where nothing was measured. `measured` in a YAML file says it; weights are a weight name, or a file's name.
+    """
+    found = _read_all(name).get(MEASURED)
+    return None if found is None else {key: str(value) for key, value in found.items()}
+
+
+def _read_all(name: str | Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     if str(name) in above:
         raise InputError(f"{name} extends itself, by way of {' and '.join(above)}.")
     text = _read(name)
@@ -40,7 +57,7 @@ def read_values(name: str | Path, above: tuple[str, ...] = ()) -> dict[str, Any]
     if not isinstance(values, dict):
         raise InputError(f"{name} must hold settings as 'name: value', not {type(values).__name__}.")
     base = values.pop("extends", None)
-    return values if base is None else merge(read_values(base, (*above, str(name))), values)
+    return values if base is None else merge(_read_all(base, (*above, str(name))), values)
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -87,9 +87,9 @@ def descend(
 
 def shuffled(count: int, settings: Stage2Settings, generator: torch.Generator) -> Tensor:
     """All rows once in random order for every pass of PPO, in minibatches of whole episodes, as the GRU needs them:
-    [M, size]; `NOBODY` fills the last one of each pass up.
+    [M, size], of nearly the same size, as each gets a whole step; `NOBODY` fills the last one of each pass up.
     """
-    size = min(count, settings.batch_size)
+    size = -(-count // -(-count // settings.batch_size))
     passes = [torch.randperm(count, generator=generator) for _ in range(settings.updates)]
     return torch.cat([F.pad(rows, (0, -count % size), value=NOBODY).view(-1, size) for rows in passes])
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
+
+from erpcnet.errors import InputError
 
 
 class Log:
@@ -24,3 +28,13 @@ class Log:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def check_finite(values: Mapping[str, float], where: str, remedy: str) -> None:
+    """End a training whose figures are no longer numbers, before anything of it is kept."""
+    wrong = [name for name, value in values.items() if not math.isfinite(value)]
+    if wrong:
+        raise InputError(
+            f"{where}: the training has diverged ({wrong[0]} is {values[wrong[0]]}); lower {remedy} and give another "
+            "--out. Nothing of this epoch is kept."
+        )

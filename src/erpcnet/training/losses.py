@@ -20,7 +20,7 @@ class Stage1Loss(nn.Module):
         self.network, self.weights, self.label_smoothing, self.separate = network, weights, label_smoothing, separate
 
     def forward(self, images: Tensor, cells: Tensor | None, labels: Tensor, phi: Tensor) -> dict[str, Tensor]:
-        """L_erpc = L_g + L_l + L_j + L_m, as `total` and one by one.
+        """L_erpc = L_g + L_l + L_j + L_m, as `total` and one by one; L_l only where it counts.
 
         labels [N] are rows of phi [S, A], the seen classes' attributes, or shares of all of them [N, S].
         """
@@ -29,14 +29,15 @@ class Stage1Loss(nn.Module):
         losses = {"global": self._cross_entropy(network.global_fit(whole, phi), labels)}
         total = weights.whole * losses["global"]
         if local is not None and joint is not None:
-            losses["local"] = self._cross_entropy(network.local_fit(local, phi), labels)
+            if weights.local:
+                losses["local"] = self._cross_entropy(network.local_fit(local, phi), labels)
+                total = total + weights.local * losses["local"]
             # Inference may stop after any step, so every prefix has to predict.
             losses["joint"] = self._cross_entropy(network.joint_fit(joint, phi), labels)
             beside = whole.detach() if self.separate else whole
             highlight = torch.cat([beside[:, None], local], dim=1).amax(dim=1)
             losses["highlight"] = self._cross_entropy(network.highlight_fit(highlight, phi), labels)
-            total = total + weights.local * losses["local"] + weights.joint * losses["joint"]
-            total = total + weights.highlight * losses["highlight"]
+            total = total + weights.joint * losses["joint"] + weights.highlight * losses["highlight"]
         losses["total"] = total
         return losses
 

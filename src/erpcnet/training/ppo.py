@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,12 @@ from erpcnet.model.reward import steps_taken
 Ending = Literal["never", "absorbing", "paper"]
 
 
+class Rows(Protocol):
+    """A tensor, or what gives rows of one that is too large to hold."""
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class Episodes:
     """N episodes of T steps.
@@ -23,8 +29,8 @@ class Episodes:
     log_probabilities of those, returns and advantages [N, T]; alive [N, T]: the steps that were taken.
     """
 
-    states: Tensor
-    descriptors: Tensor
+    states: Rows
+    descriptors: Rows
     visited: Tensor
     cells: Tensor
     log_probabilities: Tensor
@@ -94,11 +100,12 @@ class PpoLoss:
 def ppo_loss(
     policy: ActorCritic, episodes: Episodes, clip: float, value_weight: float, entropy_weight: float
 ) -> PpoLoss:
-    """-E[L_clip - alpha_1 MSE(V, return) + alpha_2 S] over the steps taken."""
+    """-E[L_clip - alpha_1 MSE(V, return) + alpha_2 S] over the steps taken, of episodes whose states are at hand."""
     outlook = policy(episodes.states, episodes.descriptors)
     chances = policy.log_probabilities(outlook.scores, episodes.visited)
     taken = chances.gather(2, episodes.cells[..., None]).squeeze(-1)
-    log_ratio = taken - episodes.log_probabilities
+    # A step that was not taken has no ratio: an infinite one would make a gradient of NaN out of nothing.
+    log_ratio = (taken - episodes.log_probabilities).masked_fill(~episodes.alive, 0.0)
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip, 1 + clip)
     gain = torch.minimum(ratio * episodes.advantages, clipped * episodes.advantages)
@@ -130,4 +137,4 @@ def explained_variance(values: Tensor, returns: Tensor, alive: Tensor) -> Tensor
 
 def mean_alive(values: Tensor, alive: Tensor) -> Tensor:
     """The mean over the steps taken."""
-    return (values * alive).sum() / alive.sum()
+    return torch.where(alive, values, 0.0).sum() / alive.sum()

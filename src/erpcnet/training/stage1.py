@@ -18,7 +18,7 @@ from erpcnet.model import ERPCNet, SplitBackbone
 from erpcnet.progress import bar
 from erpcnet.training.averaging import AveragedWeights, batch_norms, refresh_batch_norm
 from erpcnet.training.checkpoint import Checkpoint
-from erpcnet.training.log import Log
+from erpcnet.training.log import Log, check_finite
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.settings import Stage1Settings
 from erpcnet.training.step import gradient_step
@@ -83,6 +83,7 @@ def train_stage1(
         advance(done * training.batches)
         for epoch in range(done, epochs):
             losses = training.epoch(advance)
+            check_finite(losses, f"Stage I, epoch {epoch + 1}", "--stage1.lr")
             log.scalars("stage1/loss", losses, epoch + 1)
             advance(0, note=f"loss {losses['total']:.3f}")
             checkpoint.keep(training, epoch + 1)

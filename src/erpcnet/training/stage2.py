@@ -21,9 +21,10 @@ from erpcnet.progress import bar
 from erpcnet.recording import Recorded
 from erpcnet.training.checkpoint import Checkpoint
 from erpcnet.training.learner import WATCHED, Learner, shuffled
-from erpcnet.training.log import Log
+from erpcnet.training.log import Log, check_finite
 from erpcnet.training.ppo import (
     Episodes,
+    Rows,
     alive_steps,
     discounted_returns,
     explained_variance,
@@ -33,7 +34,10 @@ from erpcnet.training.ppo import (
 )
 from erpcnet.training.settings import Stage2Settings
 from erpcnet.training.stage1 import seen_targets
-from erpcnet.training.tables import LocalityTable, build_table
+from erpcnet.training.tables import FETCHED, LocalityTable, build_table
+
+# Images [N], their views [N] and the cells [N, T] that were looked at, to states and descriptors: see `Episodes`.
+Recall = Callable[[Tensor, Tensor, Tensor], tuple[Rows, Rows]]
 
 
 class Source(Protocol):
@@ -57,6 +61,10 @@ class Source(Protocol):
     def take(self, images: Tensor, view: Tensor) -> Localities:
         """Some images [N], each in one of its views [N], to walk over."""
 
+    @property
+    def recall(self) -> Recall | None:
+        """Fetches states and descriptors anew, where there are too many to hold."""
+
 
 class TableSource:
     """All localities of all views, computed once: walks are look-ups. `views` may be fewer than the table holds."""
@@ -65,18 +73,25 @@ class TableSource:
 
     def __init__(self, table: LocalityTable, dataset: ZeroShotDataset, views: int) -> None:
         self._table, self.views, self.looks_up = table, views, table.at_hand
-        self.images = self.at_once = len(dataset.train)
+        self.images = len(dataset.train)
+        self.at_once = self.images if table.at_hand else FETCHED
         self.phi, labels = seen_targets(dataset, table.rows.device)
         self.labels = labels[table.rows[: self.images]]
 
     def take(self, images: Tensor, view: Tensor) -> Localities:
         return self._table.take(view * self.images + images)
 
+    @property
+    def recall(self) -> Recall | None:
+        if self._table.at_hand:
+            return None
+        return lambda images, view, cells: self._table.recall(view * self.images + images, cells)
+
 
 class DirectSource:
     """Localities computed at each look, by the frozen network; every augmented view is a new one."""
 
-    looks_up = False
+    looks_up, recall = False, None
 
     def __init__(
         self, network: ERPCNet, dataset: ZeroShotDataset, feed: ImageFeed, settings: Stage2Settings, seed: int
@@ -128,7 +143,7 @@ class PolicyTraining:
         self._generator = torch.Generator().manual_seed(seed + 2)
         device = source.phi.device
         recorded = network.graphs and device.type == "cuda"
-        self._learner = Learner(network.policy, settings, device, recorded)
+        self._learner = Learner(network.policy, settings, device, recorded and source.recall is None)
         self._round: Callable[[Tensor, Tensor, Tensor], Round] = partial(play_round, network, source, settings)
         if recorded and source.looks_up:
             self._round = Recorded(self._round, device)
@@ -196,6 +211,7 @@ def train_stage2(
         advance(done)
         for epoch in range(done, settings.epochs):
             watch = training.epoch()
+            check_finite(watch, f"Stage II, epoch {epoch + 1}", "--stage2.lr")
             log.scalars("stage2", watch, epoch + 1)
             advance(note=f"return {watch['mean_return']:.3f}")
             checkpoint.keep(training, epoch + 1)
@@ -232,10 +248,12 @@ PLAYED = ("mean_return", "mean_reward", "mean_steps", "explained_variance")
 
 @dataclass(frozen=True)
 class Played:
-    """What walks went through and earned: see `Episodes`; reward [N, T]."""
+    """What walks went through and earned: see `Episodes`; reward [N, T]. States and descriptors are left out where they
+    are recalled.
+    """
 
-    states: Tensor
-    descriptors: Tensor
+    states: Tensor | None
+    descriptors: Tensor | None
     visited: Tensor
     cells: Tensor
     reward: Tensor
@@ -250,10 +268,35 @@ def play_round(
     size, policy = source.at_once, network.policy
     assert policy is not None
     played = [
-        play(network, source.take(own, seen), source.labels[own], source.phi, settings, drawn)
+        play(
+            network, source.take(own, seen), source.labels[own], source.phi, settings, drawn, keep=source.recall is None
+        )
         for own, seen, drawn in zip(images.split(size), view.split(size), noise.split(size, dim=1), strict=True)
     ]
-    return judge(policy, played, settings)
+    visited, cells, reward, alive = (
+        _joined([getattr(own, name) for own in played]) for name in ("visited", "cells", "reward", "alive")
+    )
+    states: Rows
+    descriptors: Rows
+    if source.recall is not None:
+        states, descriptors = source.recall(images, view, cells)
+        parts = torch.arange(len(images), device=cells.device).split(size)
+        judged = [judge(policy, states[own], descriptors[own], visited[own], cells[own]) for own in parts]
+    else:
+        held = _joined([own.states for own in played if own.states is not None])
+        described = _joined([own.descriptors for own in played if own.descriptors is not None])
+        states, descriptors, judged = held, described, [judge(policy, held, described, visited, cells)]
+    returns = discounted_returns(reward, alive, settings.gamma, settings.ending == "absorbing")
+    values, chances = (_joined([pair[number] for pair in judged]) for number in (0, 1))
+    advantages = standardise(returns - values, alive, settings.advantages)
+    watched = {
+        "mean_return": returns[:, 0].mean(),
+        "mean_reward": mean_alive(reward, alive),
+        "mean_steps": alive.sum(dim=1).float().mean(),
+        "explained_variance": explained_variance(values, returns, alive),
+    }
+    episodes = Episodes(states, descriptors, visited, cells, chances, returns, advantages, alive)
+    return Round(episodes, torch.stack([watched[name] for name in PLAYED]))
 
 
 def play(
@@ -263,40 +306,32 @@ def play(
     phi: Tensor,
     settings: Stage2Settings,
     noise: Tensor,
+    keep: bool = True,
 ) -> Played:
-    """Walk once over a batch of images, drawing from pi with noise [T, N, cells]."""
+    """Walk once over a batch of images, drawing from pi with noise [T, N, cells]; `keep` states and descriptors."""
     policy = network.policy
     assert policy is not None
-    seen = walk(network, localities, PolicyOrder(policy, noise), keep=True)
-    assert seen.localities is not None
+    seen = walk(network, localities, PolicyOrder(policy, noise), keep=keep)
     joint, whole = network.joint_fit(seen.joint, phi), network.global_fit(seen.whole, phi)
     beta = seen.beta if network.uses_entropy else 1.0
     reward = rewards(joint, whole, labels, beta, settings.temperature)
     # The end of an episode is a question of confidence, which is not tempered.
     certainty = rewards(joint, whole, labels, beta)
     alive = alive_steps(certainty, settings.ending, network.settings.sigma)
-    states = torch.cat([localities.embedding[:, None], seen.localities[:, :-1]], dim=1).float()
     visited = visited_before(seen.cells, network.grid.cells)
+    if seen.localities is None:
+        return Played(None, None, visited, seen.cells, reward, alive)
+    states = torch.cat([localities.embedding[:, None], seen.localities[:, :-1]], dim=1).float()
     return Played(states, localities.descriptors, visited, seen.cells, reward, alive)
 
 
-def judge(policy: ActorCritic, played: Sequence[Played], settings: Stage2Settings) -> Round:
-    """Returns and advantages of everything played, and what one watches."""
-    states, descriptors, visited, cells, reward, alive = (
-        _joined([getattr(own, name) for own in played]) for name in Played.__dataclass_fields__
-    )
-    returns = discounted_returns(reward, alive, settings.gamma, settings.ending == "absorbing")
+def judge(
+    policy: ActorCritic, states: Tensor, descriptors: Tensor, visited: Tensor, cells: Tensor
+) -> tuple[Tensor, Tensor]:
+    """V [N, T] along walks, and the log-probability [N, T] that pi gave each cell it chose."""
     outlook = policy(states, descriptors)
     chances = policy.log_probabilities(outlook.scores, visited).gather(2, cells[..., None]).squeeze(-1)
-    advantages = standardise(returns - outlook.values, alive, settings.advantages)
-    watched = {
-        "mean_return": returns[:, 0].mean(),
-        "mean_reward": mean_alive(reward, alive),
-        "mean_steps": alive.sum(dim=1).float().mean(),
-        "explained_variance": explained_variance(outlook.values, returns, alive),
-    }
-    episodes = Episodes(states, descriptors, visited, cells, chances, returns, advantages, alive)
-    return Round(episodes, torch.stack([watched[name] for name in PLAYED]))
+    return outlook.values, chances
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from erpcnet.data import Batch
+from erpcnet.data.feed import free_gpu_memory
 from erpcnet.model import ERPCNet
 from erpcnet.model.walk import ParallelLocalities
 from erpcnet.progress import bar
 
 Place = Literal["device", "memory", "file"]
 ROOM = 0.5  # of what is free, the share that a table may take: those who walk need some too
+FETCHED = 256  # images whose descriptors are fetched at once from a table that lies elsewhere
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class LocalityTable:
     """e_g [R, D], a_g [R, A], descriptors [R, cells, F], beta [R, cells], localities e_l [R, cells, D].
 
     `rows` [R] says which instance of the dataset a row is a view of, and where it lies, walks take place. Descriptors
-    and localities may lie elsewhere, if they are too large for that.
+    and localities lie at `place`: elsewhere, if they are too large for that.
     """
 
     embedding: Tensor
@@ -35,18 +37,49 @@ class LocalityTable:
     beta: Tensor
     localities: Tensor
     rows: Tensor
+    place: Place = "device"
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def at_hand(self) -> bool:
-        """Whether all of it lies where walks take place."""
-        return self.localities.device == self.descriptors.device == self.rows.device
+        """Whether all of it lies where walks take place, in memory."""
+        return self.place == "device" or (self.place == "memory" and self.rows.device.type == "cpu")
+
+    def parts(self, size: int) -> Iterator[Tensor]:
+        """Places [M] to walk over together: `size` at a time, or fewer, so that no large part of a table that lies
+        elsewhere is fetched at once.
+        """
+        places = torch.arange(len(self), device=self.rows.device)
+        for some in places.split(size):
+            yield from (some,) if self.at_hand else some.split(FETCHED)
 
     def take(self, places: Tensor) -> TableLocalities:
         """Some rows of the table, to walk over."""
         return TableLocalities(self, places)
+
+    def recall(self, places: Tensor, cells: Tensor) -> tuple[Recalled, Recalled]:
+        """What the policy saw on walks from `places` [N] over `cells` [N, T], fetched only when rows of it are asked
+        for: states e_g, e_l,1, ... [N, T, D], and descriptors [N, cells, F].
+        """
+
+        def states(rows: Tensor) -> Tensor:
+            at, before = places[rows], cells[rows, :-1]
+            looked_at = _fetch(self.localities, at[:, None].expand_as(before), before)
+            return torch.cat([self.embedding[at][:, None], looked_at], dim=1).float()
+
+        return Recalled(states), Recalled(lambda rows: _fetch(self.descriptors, places[rows]))
+
+
+class Recalled:
+    """Rows of something too large to hold, computed when they are asked for as if it were a tensor."""
+
+    def __init__(self, rows: Callable[[Tensor], Tensor]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self._rows(rows)
 
 
 class TableLocalities:
@@ -56,6 +89,7 @@ class TableLocalities:
         self._table, self._places = table, places
         self.embedding, self.attributes = table.embedding[places], table.attributes[places]
         self.descriptors, self.beta = _fetch(table.descriptors, places), table.beta[places]
+        self.rows = table.rows[places]
 
     def look(self, rows: Tensor, cells: Tensor) -> Tensor:
         return _fetch(self._table.localities, self._places[rows], cells)
@@ -101,12 +135,12 @@ def _empty_table(found: ParallelLocalities, count: int, place: Place | None) -> 
         _empty(one, count, "device") for one in (found.embedding, found.attributes, found.beta)
     )
     rows = torch.empty(count, dtype=torch.long, device=device)
-    return LocalityTable(embedding, attributes, descriptors, beta, localities, rows)
+    return LocalityTable(embedding, attributes, descriptors, beta, localities, rows, place)
 
 
 def roomy_place(needed: int, device: torch.device) -> Place:
     """Where so many bytes may lie."""
-    if device.type == "cuda" and needed <= ROOM * torch.cuda.mem_get_info(device)[0]:
+    if device.type == "cuda" and needed <= ROOM * free_gpu_memory(device):
         return "device"
     return "memory" if needed <= ROOM * psutil.virtual_memory().available else "file"
 
