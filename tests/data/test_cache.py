@@ -12,9 +12,10 @@ import torch
 from PIL import Image
 
 from conftest import TINY
-from erpcnet.data import ImageFeed, open_cache, read_dataset
+from erpcnet.data import ImageCache, ImageFeed, open_cache, read_dataset
 from erpcnet.data.cache import FOLDER
 from erpcnet.data.creatures import make_creatures
+from erpcnet.data.feed import _copy_to
 from erpcnet.data.settings import DataSettings
 from erpcnet.errors import InputError
 
@@ -97,3 +98,49 @@ def test_a_killed_build_leaves_nothing_that_is_read_and_the_next_one_cleans_up(r
     assert len(list((root / FOLDER).glob(".building-*"))) == 1
     assert open_cache(read_dataset(root), 40).pixels.shape == (80, 3, 40, 40)
     assert list((root / FOLDER).glob(".building-*")) == []
+
+
+class _PretendedCard:
+    """A GPU of some size, of which this process may use a fraction."""
+
+    def __init__(self, gib: float, free: float, fraction: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        total = int(gib * 2**30)
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (int(free * total), total))
+        monkeypatch.setattr("torch.cuda.get_per_process_memory_fraction", lambda _: fraction)
+        monkeypatch.setattr("torch.cuda.memory_reserved", lambda _: 0)
+
+
+@pytest.mark.parametrize(
+    ("gib", "free", "fraction", "resident"),
+    [
+        (140, 1, 1, True),
+        (24, 0.9, 1, True),
+        (8, 1, 1, False),
+        (12, 1, 1, False),
+        (24, 0.5, 1, False),
+        (140, 1, 0.05, False),
+    ],
+)
+def test_pixels_lie_on_a_gpu_only_if_they_leave_room(
+    gib: float, free: float, fraction: float, resident: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUB at 512: 8.6 GiB, pretended by one picture that is counted 11,788 times."""
+    pixels = np.broadcast_to(np.zeros((1, 3, 512, 512), dtype=np.uint8), (11_788, 3, 512, 512))
+    cache = ImageCache(pixels, np.ones((11_788, 2), dtype=np.float32))
+    _PretendedCard(gib, free, fraction, monkeypatch)
+    copied: list[int] = []
+    monkeypatch.setattr("erpcnet.data.feed._copy_to", lambda _, own: copied.append(own.nbytes))
+    ImageFeed(cache, DataSettings(), device="cuda")
+    assert copied == ([pixels.nbytes] if resident else [])
+
+
+def test_a_gpu_that_has_no_room_after_all_leaves_pixels_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    pixels = np.arange(600 * 3 * 4 * 4, dtype=np.uint8).reshape(600, 3, 4, 4)
+    there = _copy_to(torch.device("cpu"), pixels)
+    assert there is not None
+    assert np.array_equal(there.numpy(), pixels)
+    monkeypatch.setattr(torch, "empty", full)
+    assert _copy_to(torch.device("cpu"), pixels) is None

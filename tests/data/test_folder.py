@@ -8,7 +8,9 @@ import pytest
 from PIL import Image
 
 from erpcnet.data import read_dataset
+from erpcnet.data.check import check_dataset
 from erpcnet.data.folder import init_folder
+from erpcnet.data.images import find_images
 from erpcnet.errors import InputError
 
 ATTRIBUTES = "class,striped,winged\nzebra,1,0\nbird,0,1\nfish,0.5,0.2\nbat,0.1,0.9\nbee,0.9,0.8\n"
@@ -180,3 +182,37 @@ def test_csv_files_as_spreadsheets_write_them(folder: Path) -> None:
     )
     with pytest.raises(InputError, match="a fold holds every seen class"):
         read_dataset(folder)
+
+
+def test_a_link_back_into_the_folder_adds_no_images(class_folders: Path) -> None:
+    before = list(find_images(class_folders))
+    (class_folders / "photos" / "loop").symlink_to(class_folders / "photos")
+    (class_folders / "photos" / "cats" / "up").symlink_to(class_folders)
+    (class_folders / "photos" / "dogs too").symlink_to(class_folders / "photos" / "dogs")
+    elsewhere = class_folders.parent / f"{class_folders.name}-elsewhere"
+    (elsewhere / "yaks").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(elsewhere / "yaks" / "1.png")
+    (elsewhere / "yaks" / "back").symlink_to(elsewhere)
+    (class_folders / "more").symlink_to(elsewhere)
+    found = [str(path) for path in find_images(class_folders)]
+    assert sorted(found) == sorted([*map(str, before), "more/yaks/1.png"])
+
+
+def test_a_training_image_linked_as_a_test_image_is_refused(folder: Path) -> None:
+    (folder / "a2.png").unlink()
+    (folder / "a2.png").symlink_to(folder / "a1.png")
+    with pytest.raises(InputError, match=r"'a2\.png' is a test image and, as 'a1\.png', a training image"):
+        read_dataset(folder)
+    (folder / "a2.png").unlink()
+    (folder / "a2.png").hardlink_to(folder / "a1.png")
+    with pytest.raises(InputError, match=r"'a2\.png' is a test image"):
+        check_dataset(folder)
+
+
+@pytest.mark.parametrize(("value", "message"), [("1e-30", "is 1e-30; give"), ("1e38", r"is 1e\+38; give")])
+def test_attributes_that_have_no_length_are_refused(folder: Path, value: str, message: str) -> None:
+    _change("attributes.csv", "fish,0.5,0.2", f"fish,{value},0")(folder)
+    with pytest.raises(InputError, match=f"the largest attribute of class 'fish' {message}"):
+        read_dataset(folder)
+    _change("attributes.csv", f"fish,{value},0", "fish,1e-6,1e6")(folder)
+    assert np.isfinite(read_dataset(folder).unit_attributes).all()

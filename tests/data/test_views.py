@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from erpcnet.data.views import centre_boxes, closer_boxes, random_boxes, take_views
-from erpcnet.model.preprocessing import Preprocessing
+from erpcnet.model.preprocessing import Interpolation, Preprocessing
 
 MEAN, STD = Preprocessing().mean, Preprocessing().std
 
@@ -98,15 +98,18 @@ def test_a_whole_view_at_its_own_size_is_the_picture() -> None:
 
 
 @pytest.mark.parametrize("size", [20, 64, 90])
-def test_views_are_what_pillow_cuts_and_resizes(size: int) -> None:
-    pixels = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+@pytest.mark.parametrize(("interpolation", "rounding"), [("bilinear", 1.6), ("bicubic", 2.2)])
+def test_views_are_what_pillow_cuts_and_resizes(size: int, interpolation: Interpolation, rounding: float) -> None:
+    # Of middling greys: Pillow also clips what overshoots after the first of the two directions.
+    pixels = torch.randint(64, 192, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     boxes = random_boxes(torch.full((4, 2), 64.0), torch.Generator().manual_seed(0), (0.2, 0.9))
-    views = _undone(take_views(pixels, boxes, size))
+    views = _undone(take_views(pixels, boxes, size, preprocessing=Preprocessing(interpolation=interpolation)))
+    filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
     for picture, box, view in zip(pixels, boxes * 64, views, strict=True):
         image = Image.fromarray(picture.permute(1, 2, 0).numpy())
-        expected = image.resize((size, size), Image.Resampling.BILINEAR, box=tuple(box.tolist()))
+        expected = image.resize((size, size), filters[interpolation], box=tuple(box.tolist()))
         difference = view - torch.from_numpy(np.asarray(expected).copy()).permute(2, 0, 1)
-        assert difference.abs().max() < 1.6  # Pillow rounds after each of the two directions
+        assert difference.abs().max() < rounding  # Pillow rounds after each of the two directions
 
 
 def test_views_lie_in_memory_as_convolutions_like_it() -> None:

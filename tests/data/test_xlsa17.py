@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -235,3 +236,50 @@ def test_real_cub_passes_the_check_whole_and_training_starts(tmp_path: Path) -> 
     start = create_network(config, 312).state_dict()
     network = train_localities(shop, few, Log())
     assert not torch.equal(network.state_dict()["global_predictor.0.weight"], start["global_predictor.0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "message"),
+    [
+        (
+            "test_seen_loc",
+            lambda own, train: np.append(own, train[0]),
+            r"is in train and in test_seen; an image",
+        ),
+        ("test_unseen_loc", lambda own, train: np.append(own, own[0]), r"is in test_unseen and in test_unseen"),
+        ("trainval_loc", lambda own, train: np.append(own, 0), r"trainval_loc of att_splits\.mat counts an image 0"),
+        ("trainval_loc", lambda own, train: np.append(own.astype(float), -1), r"counts an image -1; they are counted"),
+        ("test_seen_loc", lambda own, train: own + 0.5, r"test_seen_loc of att_splits\.mat counts an image \d+\.5"),
+    ],
+)
+def test_splits_that_leak_or_wrap_are_refused(
+    root: Path, key: str, change: Callable[[np.ndarray, np.ndarray], np.ndarray], message: str
+) -> None:
+    splits = scipy.io.loadmat(root / "att_splits.mat")
+    splits[key] = change(splits[key].ravel(), splits["trainval_loc"].ravel())[:, None]
+    kept = {name: value for name, value in splits.items() if not name.startswith("__")}
+    scipy.io.savemat(root / "att_splits.mat", kept)
+    with pytest.raises(InputError, match=message):
+        read_dataset(root)
+
+
+def test_validation_classes_that_are_trained_on_are_refused(root: Path) -> None:
+    shutil.copy(root / "trainclasses2.txt", root / "valclasses2.txt")
+    with pytest.raises(InputError, match="is a training and a validation class of fold 1"):
+        read_dataset(root)
+
+
+def test_files_that_fit_a_line_equally_well_are_named(root: Path) -> None:
+    first = read_dataset(root).image_paths[0]
+    (root / "copies" / Path(first).parent).mkdir(parents=True)
+    shutil.copy(root / first, root / "copies" / first)
+    with pytest.raises(InputError, match=r"of the list may be 'copies/.*' or 'pictures/.*'; keep one|or the folders"):
+        read_dataset(root)
+
+
+def test_awa2s_own_list_of_attribute_names_is_read(root: Path) -> None:
+    names = ["black", "white", "blue", "new world", "smelly", "fast", "furry"]
+    (root / "attributes.txt").unlink()
+    assert read_dataset(root).attribute_names[0] == "attribute 1"
+    (root / "predicates.txt").write_text("".join(f"{number:>5}\t{name}\n" for number, name in enumerate(names, 1)))
+    assert read_dataset(root).attribute_names == tuple(names)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import between
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset, open_cache
 from erpcnet.data.views import centre_boxes, closer_boxes, take_views
@@ -25,7 +26,7 @@ from erpcnet.evaluation.protocol import (
 )
 from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.scoring import OperatingPoint
-from erpcnet.model.walk import DirectLocalities, walk
+from erpcnet.model.walk import DirectLocalities, StopRule, walk
 from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings, walk_test
 from erpcnet.training import Log
 
@@ -164,6 +165,9 @@ def test_the_chosen_delta_is_the_best_one_that_is_no_bonus(lean: float, expected
             scores[torch.arange(2), self.labels(which)] += 1
             return scores[:, classes], None
 
+        def glance_scores(self, which: str, classes: np.ndarray) -> torch.Tensor:
+            return self.stopped_scores(which, classes, 0.0)[0]
+
     found = choose_settings(Walks(), 1.0, None, 0.001, "validation")  # type: ignore[arg-type]
     assert found.delta == pytest.approx(expected)
 
@@ -195,3 +199,47 @@ def test_the_chosen_sigma_is_the_smallest_from_which_on_stopping_costs_no_more_t
         sigma = choose_sigma(Walks(), allowed)  # type: ignore[arg-type]
         assert sigma == pytest.approx(expected)
         assert all(cost(larger) <= allowed for larger in SIGMAS[SIGMAS.index(sigma) :])
+
+
+@torch.inference_mode()
+def test_temperatures_are_those_that_fit_the_validation_images_best(shop: Workshop) -> None:
+    """Against a sweep over the negative log-likelihood, image by image, after the glance and where walks end."""
+    network = create_network(shop.config, len(shop.dataset.attribute_names)).eval()
+    walks = walk_test(shop, network, shop.dataset)
+    found = choose_settings(walks, 0.6, 0.4, 0.001, "validation")
+    sweep = np.exp(np.linspace(np.log(0.05), np.log(50), 2000))
+    dataset = shop.dataset
+    every = np.concatenate([dataset.seen, dataset.unseen])
+    for classes, temperatures in ((dataset.unseen, found.temperature), (every, found.temperature_all)):
+        kinds: list[Literal["seen", "unseen"]] = ["seen", "unseen"] if len(classes) == len(every) else ["unseen"]
+        for at_the_end, temperature in enumerate(temperatures):
+            losses = np.zeros(len(sweep))
+            for which in kinds:
+                logits = (
+                    walks.stopped_scores(which, classes, 0.6)[0] if at_the_end else walks.glance_scores(which, classes)
+                )
+                taken_off = 0.4 * np.isin(classes, dataset.seen) * (len(kinds) > 1)
+                for row, label in zip(logits.double().numpy() - taken_off, walks.labels(which).tolist(), strict=True):
+                    own = row[None] / sweep[:, None]
+                    losses += np.log(np.exp(own).sum(axis=1)) - own[:, int(np.flatnonzero(classes == label)[0])]
+            assert temperature == pytest.approx(sweep[losses.argmin()], rel=0.01)
+
+
+@torch.inference_mode()
+def test_steps_among_all_classes_are_those_of_walks_that_choose_among_all(shop: Workshop) -> None:
+    network = create_network(shop.config, len(shop.dataset.attribute_names)).eval()
+    walks = walk_test(shop, network, shop.dataset)
+    assert walks.seen is not None
+    dataset, classes = shop.dataset, walks.classes(np.concatenate([shop.dataset.seen, shop.dataset.unseen]))
+    sigma = between(torch.cat([StopRule(0.0, classes).reward_of(network, w) for w in (walks.seen, walks.unseen)])[:, 0])
+    metrics = measure(walks, OperatingPoint(sigma, 0.3, "fixed"), seed=0)
+    taken = []
+    for rows in (dataset.test_seen, dataset.test_unseen):
+        for batch in shop.feed.plain(rows, 8):
+            stop = StopRule(sigma, classes)
+            taken += walk(
+                network, DirectLocalities(network, batch.images), usual_order(network, 0), stop=stop
+            ).steps.tolist()
+    assert 1 < sum(taken) / len(taken) < network.steps
+    assert metrics.mean_steps_all == pytest.approx(sum(taken) / len(taken), abs=0.02)
+    assert metrics.mean_steps_all != metrics.mean_steps

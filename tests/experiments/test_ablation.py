@@ -9,7 +9,7 @@ import torch
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
-from erpcnet.experiments.ablation import METHODS, run_ablation
+from erpcnet.experiments.ablation import METHODS, literal, run_ablation
 from erpcnet.experiments.report import ablation_tables
 from erpcnet.experiments.rows import read_rows, write_rows
 from erpcnet.pipeline import open_workshop, train_localities
@@ -103,3 +103,8 @@ def test_a_peer_chooses_on_test_and_says_so(tiny_config: Config, dataset: ZeroSh
 def test_an_unknown_method_is_refused_by_name(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     with pytest.raises(InputError, match="no method 'GloblNet'"):
         list(run_ablation(tiny_config, dataset, [0], ["GloblNet"]))
+
+
+@pytest.mark.parametrize(("dataset", "sigma"), [("CUB", 0.5), ("SUN", 0.7), ("aPY", 1.1), ("AwA2", 0.5), ("mine", 1.1)])
+def test_the_literal_policy_stops_where_the_paper_does(tiny_config: Config, dataset: str, sigma: float) -> None:
+    assert literal(tiny_config, dataset).model.sigma == sigma

@@ -11,6 +11,7 @@ from PIL import Image
 
 from conftest import shared
 from erpcnet.data import ZeroShotDataset
+from erpcnet.data.images import image_shape, load_image
 from erpcnet.errors import InputError
 from erpcnet.experiments.parts import bird_boxes, distinguishing_parts, hits, part_places
 from erpcnet.model import Grid
@@ -101,3 +102,20 @@ def test_siblings_are_told_apart_by_the_part_they_differ_in(dataset: ZeroShotDat
     parts = distinguishing_parts(dataset)
     for first, second in zip(dataset.unseen[0::2], dataset.unseen[1::2], strict=True):  # two siblings a family
         assert parts[int(first)] == parts[int(second)]
+
+
+def test_shapes_are_those_of_the_turned_picture(birds: ZeroShotDataset) -> None:
+    path = birds.root / birds.image_paths[1]
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored lying on its side
+    for orientation, expected in ((6, (50, 40)), (1, (40, 50))):
+        exif[0x0112] = orientation
+        Image.new("RGB", (50, 40)).save(path, exif=exif)
+        assert image_shape(path) == expected == load_image(path).size[::-1]
+    exif[0x0112] = 6
+    Image.new("RGB", (50, 40)).save(path, exif=exif)
+    folder = birds.extras["parts"].parent.parent
+    (folder / "image_sizes.txt").write_text("1 80 100\n2 100 80\n")
+    # Now 80 wide and 100 high: the view is its middle 80 x 80, y from 10 to 90; the first part lies at (50, 40).
+    places = part_places(birds, np.array([1]), centre=1.0)
+    torch.testing.assert_close(places[0, 0], torch.tensor([50 / 80, 30 / 80]).double())

@@ -29,7 +29,7 @@ def recogniser() -> Recogniser:
     rng = np.random.default_rng(0)
     names = tuple(f"class {number}" for number in range(9))
     table = ClassTable(names, rng.random((9, 7), dtype=np.float32), np.arange(9) < 5, tuple("abcdefg"))
-    point = OperatingPoint(0.45, 0.3, "fixed", temperature=2.0, temperature_all=3.0)
+    point = OperatingPoint(0.45, 0.3, "fixed", temperature=(2.5, 2.0), temperature_all=(3.5, 3.0))
     return Recogniser(small_network(), table, DataSettings(image_size=64, test_views=2), point)
 
 

@@ -40,7 +40,7 @@ def recogniser(variant: str, views: TestViews = 1, sigma: float = 0.45) -> Recog
     table = ClassTable(names, rng.random((9, 7), dtype=np.float32), np.arange(9) < 5, tuple("abcdefg"))
     network = small_network(variant, attraction=0.3)
     network.remember(torch.randn(5, 7, generator=torch.Generator().manual_seed(5)))
-    point = OperatingPoint(sigma, 0.3, "fixed", temperature=1.3, temperature_all=2.1)
+    point = OperatingPoint(sigma, 0.3, "fixed", temperature=(1.9, 1.3), temperature_all=(2.6, 2.1))
     preprocessing = Preprocessing(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4), interpolation="bicubic", crop_share=0.8)
     return Recogniser(network, table, DataSettings(image_size=64, test_views=views), point, preprocessing)
 

@@ -25,7 +25,7 @@ def recogniser(variant: str = "erpcnet", views: int = 1, sigma: float = 0.45) ->
     network = small_network(variant, attraction=0.3)
     network.centre_attributes(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)))
     network.remember(torch.randn(5, 7, generator=torch.Generator().manual_seed(5)))
-    point = OperatingPoint(sigma, 0.3, "fixed", temperature=1.3, temperature_all=2.1)
+    point = OperatingPoint(sigma, 0.3, "fixed", temperature=(1.9, 1.3), temperature_all=(2.6, 2.1))
     data = DataSettings(image_size=64, test_views=views)  # type: ignore[arg-type]
     return Recogniser(network, table, data, point)
 
@@ -93,11 +93,11 @@ def test_the_confidence_is_one_calibrated_probability_at_every_step(candidates: 
     found = model.predict(pictures(), candidates)  # type: ignore[arg-type]
     assert {one.steps for one in found} > {1}
     bias = 2 * classes.handicap.double() + 0.3 * (seen if candidates == "all" else torch.zeros_like(seen))
-    temperature = 2.1 if candidates == "all" else 1.3
+    glance, after = (2.6, 2.1) if candidates == "all" else (1.9, 1.3)
     for row, one in enumerate(found):
         told = [(one.first_answer, one.first_confidence), *((r.answer, r.confidence) for r in one.regions)]
         for step, (answer, confidence) in enumerate(told):
-            looked = walked.joint[row, step - 1] if step else None
+            looked, temperature = (walked.joint[row, step - 1], after) if step else (None, glance)
             chances = ((_by_hand(network, walked.whole[row], looked, table.phi()) - bias) / temperature).softmax(0)
             assert answer == table.names[int(chances.argmax())]
             assert confidence == pytest.approx(float(chances.max()), abs=1e-4)

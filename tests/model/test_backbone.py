@@ -136,3 +136,22 @@ def test_the_real_v1_weights_fit_and_are_v1s() -> None:
         right, wrong = (create_backbone(name, str(path)).eval()(images) for name in ("resnet50_v1", "resnet50"))
     assert right.shape == wrong.shape == (1, 2048, 3, 3)
     assert (right - wrong).norm() > 0.1 * right.norm()
+
+
+@pytest.mark.parametrize(
+    ("weights", "member"),
+    [("IMAGENET1K_V1", "IMAGENET1K_V1"), ("IMAGENET1K_V2", "IMAGENET1K_V2"), ("default", "DEFAULT")],
+)
+def test_torchvisions_weights_are_fetched_by_name(weights: str, member: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+
+    def fetch(url: str, *_: object, **__: object) -> dict[str, torch.Tensor]:
+        fetched.append(url)
+        torch.manual_seed(1)
+        return torchvision.models.resnet50(weights=None).state_dict()
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fetch)
+    backbone = create_backbone("resnet50", weights)
+    assert fetched == [torchvision.models.ResNet50_Weights[member].url]
+    torch.manual_seed(1)
+    assert torch.equal(backbone.trunk[0].weight, torchvision.models.resnet50(weights=None).conv1.weight)

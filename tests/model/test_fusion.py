@@ -97,3 +97,12 @@ def test_joined_convolutions_on_a_gpu_agree_with_full_precision() -> None:
         assert any(isinstance(module, JoinedConvolution) for module in frozen.modules())
         found = frozen.glance(images).embedding
     assert float((found - expected).norm() / expected.norm()) < 1e-2
+
+
+def test_only_what_cannot_be_traced_is_left_unfolded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: nn.Module) -> nn.Module:
+        raise ValueError("a fault of its own")
+
+    monkeypatch.setattr("erpcnet.model.fusion.fold_norms", broken)
+    with pytest.raises(ValueError, match="a fault of its own"):
+        freeze(small_network("globalnet"))

@@ -58,7 +58,7 @@ def test_a_learner_descends_as_adam_by_hand_does() -> None:
     entropies = []
     for _ in range(2):
         order = torch.randperm(COUNT, generator=generator)
-        for rows in (order[:4], order[4:8], order[8:]):
+        for rows in (order[:4], order[4:8], order[8:]):  # 10 in minibatches of at most 4
             loss = ppo_loss(by_hand, episodes.take(rows), settings.clip, settings.value_weight, settings.entropy_weight)
             optimizer.zero_grad()
             loss.total.backward()
@@ -88,3 +88,17 @@ def test_a_recorded_learner_ends_where_a_plain_one_does() -> None:
     for name, value in plain.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(watched, plain_watched, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("count", "most"), [(10_320, 1024), (7057, 1024), (1025, 1024), (1024, 1024), (5, 1024), (10, 4)]
+)
+def test_every_minibatch_has_nearly_as_many_episodes(count: int, most: int) -> None:
+    settings = Stage2Settings(updates=2, batch_size=most)
+    found = shuffled(count, settings, torch.Generator().manual_seed(0))
+    sizes = (found != NOBODY).sum(dim=1)
+    assert sizes.max() <= most
+    assert len(found) == 2 * -(-count // most)  # as many steps as before
+    assert sizes.min() > sizes.max() - -(-count // most)
+    for rows in found.chunk(2):
+        assert sorted(rows[rows != NOBODY].tolist()) == list(range(count))

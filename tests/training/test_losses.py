@@ -71,3 +71,24 @@ def test_a_mixed_image_is_judged_by_both_labels() -> None:
         own, next_one = (objective(mixed, cells, wanted, phi) for wanted in (labels, labels.roll(-1)))
     for name, value in found.items():
         assert value.item() == pytest.approx(0.7 * own[name].item() + 0.3 * next_one[name].item(), rel=1e-5)
+
+
+def test_a_loss_that_counts_for_nothing_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = small_network("pcnet")
+    calls: list[int] = []
+    local_fit, original = network.local_fit, network.local_fit.forward
+    monkeypatch.setattr(local_fit, "forward", lambda *given: calls.append(1) or original(*given))
+    drawn = torch.Generator().manual_seed(0)
+    batch = (
+        torch.randn(3, 3, 64, 64, generator=drawn),
+        torch.tensor([[0, 5, 9, 12, 3, 7]] * 3),
+        torch.tensor([0, 1, 2]),
+        torch.nn.functional.normalize(torch.rand(4, 7, generator=drawn), dim=1),
+    )
+    with torch.no_grad():
+        without = Stage1Loss(network, LossWeights(local=0.0))(*batch)
+        assert calls == []
+        assert "local" not in without
+        with_it = Stage1Loss(network, LossWeights(local=0.5))(*batch)
+    assert calls == [1]
+    assert float(with_it["total"]) == pytest.approx(float(without["total"] + 0.5 * with_it["local"]), rel=1e-5)

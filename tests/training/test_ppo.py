@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from erpcnet.training.ppo import (
     alive_steps,
     discounted_returns,
     explained_variance,
+    mean_alive,
     ppo_loss,
     standardise,
     visited_before,
@@ -135,3 +137,24 @@ def test_explained_variance_of_perfect_constant_and_absurd_critics() -> None:
     values, alive = returns + torch.randn(30, 2), torch.rand(30, 2) < 0.5
     expected = 1 - (returns - values)[alive].var() / returns[alive].var()
     assert explained_variance(values, returns, alive).item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_steps_that_were_not_taken_make_no_gradient_of_nan() -> None:
+    torch.manual_seed(0)
+    policy = ActorCritic(4, 3, 5, PolicySettings(width=8, memory=6))
+    episodes = _episodes(policy)
+    impossible = episodes.log_probabilities.masked_fill(~episodes.alive, -1e4)  # a ratio of e^10000
+    wild = replace(
+        episodes, log_probabilities=impossible, advantages=episodes.advantages.masked_fill(~episodes.alive, -1)
+    )
+    found = ppo_loss(policy, wild, 0.2, 0.5, 0.01)
+    expected = ppo_loss(policy, episodes, 0.2, 0.5, 0.01)
+    assert float(found.total) == pytest.approx(float(expected.total), rel=1e-5)
+    assert float(found.approx_kl) == pytest.approx(float(expected.approx_kl), rel=1e-4)
+    found.total.backward()
+    assert all(p.grad.isfinite().all() for p in policy.parameters() if p.grad is not None)
+
+
+def test_a_mean_over_steps_taken_ignores_what_is_infinite_elsewhere() -> None:
+    values = torch.tensor([[1.0, float("inf")], [3.0, float("nan")]])
+    assert float(mean_alive(values, torch.tensor([[True, False], [True, False]]))) == 2.0

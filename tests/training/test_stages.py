@@ -134,7 +134,8 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
 
 @pytest.mark.gpu
 def test_recorded_walks_are_those_that_are_not_recorded(dataset: ZeroShotDataset) -> None:
-    table = LocalityTable(**{name: value.cuda() for name, value in vars(_planted(dataset)).items()})
+    parts = vars(_planted(dataset)).items()
+    table = LocalityTable(**{name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in parts})
     found = []
     for looks_up in (False, True):
         network = _reader(len(dataset.attribute_names)).cuda()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from erpcnet.evaluation.calibration import expected_calibration_error, fit_tempe
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
 from erpcnet.evaluation.stacking import Curve, StackedScores, curve, stack
 from erpcnet.model import Classes, ERPCNet
-from erpcnet.model.scoring import OperatingPoint, Protocol, logits_by_step, stacked, steps_until
+from erpcnet.model.scoring import OperatingPoint, Protocol, Temperatures, logits_by_step, stacked, steps_until
 from erpcnet.model.walk import DirectLocalities, Order, PolicyOrder, RandomOrder, Walk, walk
 from erpcnet.progress import track
 from erpcnet.training.tables import LocalityTable, build_table
@@ -44,8 +45,8 @@ class Metrics:
     ece_all: float | None
     delta: float
     sigma: float
-    temperature: float
-    temperature_all: float
+    temperature: Temperatures
+    temperature_all: Temperatures
     mean_steps: float
     mean_steps_all: float | None
     views: int
@@ -102,6 +103,12 @@ class EvaluationWalks:
         images = len(self.labels(which))
         return over_views(scores, images), over_views(steps.double(), images)
 
+    def glance_scores(self, which: Literal["seen", "unseen"], classes: IntArray) -> Tensor:
+        """Scores [N, C] of `classes` after the glance, averaged over views."""
+        seen = self.seen if which == "seen" else self.unseen
+        assert seen is not None, "these walks have no images of seen classes"
+        return over_views(glance_scores(self.network, seen, self.classes(classes)), len(self.labels(which)))
+
     def classes(self, numbers: IntArray) -> Classes:
         """Classes of the dataset, by their numbers, where the walks are."""
         device = self.unseen.whole.device
@@ -115,6 +122,12 @@ def stopped_scores(network: ERPCNet, seen: Walk, classes: Classes, sigma: float)
     taken = steps_until(network, seen, classes, sigma)
     rows = torch.arange(taken.shape[0], device=taken.device)
     return logits_by_step(network, seen, classes)[rows, taken], taken
+
+
+@torch.inference_mode()
+def glance_scores(network: ERPCNet, seen: Walk, classes: Classes) -> Tensor:
+    """What was to be answered after the glance: logits [N, C]."""
+    return logits_by_step(network, seen, classes)[:, 0]
 
 
 def usual_order(network: ERPCNet, seed: int) -> Order:
@@ -205,15 +218,26 @@ def choose_settings(
     sigma = choose_sigma(walks, stop_loss) if sigma is None else sigma
     if delta is None:
         delta = seen_unseen_curve(walks, sigma).best()[0] if walks.seen is not None else 0.0
-    classes = walks.dataset.unseen
-    temperature = temperature_all = fit_temperature(
-        walks.stopped_scores("unseen", classes, sigma)[0], columns_of(walks.labels("unseen"), classes)
-    )
+    temperature = temperature_all = fit_temperatures(walks, ["unseen"], walks.dataset.unseen, sigma, delta)
     if walks.seen is not None:
-        both = [AllClasses.of(walks, which, sigma) for which in ("seen", "unseen")]
-        calibrated, columns = (torch.cat(parts) for parts in zip(*(one.stacked(delta) for one in both), strict=True))
-        temperature_all = fit_temperature(calibrated, columns)
+        classes = np.concatenate([walks.dataset.seen, walks.dataset.unseen])
+        temperature_all = fit_temperatures(walks, ["seen", "unseen"], classes, sigma, delta)
     return OperatingPoint(sigma, delta, protocol, temperature, temperature_all)
+
+
+def fit_temperatures(
+    walks: EvaluationWalks, which: Sequence[Literal["seen", "unseen"]], classes: IntArray, sigma: float, delta: float
+) -> Temperatures:
+    """The temperatures of the confidence among these classes: after the glance, and where walks end."""
+    is_seen = torch.from_numpy(np.isin(classes, walks.dataset.seen))
+    columns = torch.cat([columns_of(walks.labels(one), classes) for one in which])
+
+    def fitted(scores: Sequence[Tensor]) -> float:
+        logits = torch.cat(list(scores))
+        return fit_temperature(stacked(logits, is_seen.to(logits.device), delta), columns)
+
+    glance = fitted([walks.glance_scores(one, classes) for one in which])
+    return glance, fitted([walks.stopped_scores(one, classes, sigma)[0] for one in which])
 
 
 def columns_of(labels: Tensor, classes: IntArray) -> Tensor:
@@ -229,7 +253,7 @@ def measure(walks: EvaluationWalks, settings: OperatingPoint, seed: int) -> Metr
     classes = torch.from_numpy(dataset.unseen).to(labels.device)
     scores, steps = walks.stopped_scores("unseen", dataset.unseen, settings.sigma)
     predicted = classes[scores.argmax(dim=1)]
-    sure = settings.probabilities(scores, torch.zeros_like(classes, dtype=torch.bool)).amax(dim=1)
+    sure = settings.probabilities(scores, torch.zeros_like(classes, dtype=torch.bool), steps).amax(dim=1)
     u = s = h = ausuc = ece_all = steps_all = None
     if walks.seen is not None:
         seen, unseen = (AllClasses.of(walks, which, settings.sigma) for which in ("seen", "unseen"))
@@ -308,11 +332,7 @@ class AllClasses:
         best = StackedScores(numbers[found.best_seen], numbers[found.best_unseen], found.gap)
         return cls(logits, numbers, is_seen, steps, walks.labels(which), best)
 
-    def stacked(self, delta: float) -> tuple[Tensor, Tensor]:
-        """Logits after calibrated stacking [N, C], and the true classes as columns of them [N]."""
-        return stacked(self.logits, self.is_seen, delta), columns_of(self.labels, self.classes.cpu().numpy())
-
     def sure(self, point: OperatingPoint) -> tuple[Tensor, Tensor]:
         """How sure the answers are [N], and whether they are right [N]."""
-        chances = point.probabilities(self.logits, self.is_seen).max(dim=1)
+        chances = point.probabilities(self.logits, self.is_seen, self.steps).max(dim=1)
         return chances.values, self.classes[chances.indices] == self.labels

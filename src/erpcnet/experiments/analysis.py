@@ -69,7 +69,8 @@ def follow(walks: EvaluationWalks, point: OperatingPoint) -> Trajectories:
     taken = steps_until(network, walks.unseen, classes, point.sigma)
     logits = so_far(logits_by_step(network, walks.unseen, classes), taken, len(labels))
     own = columns_of(labels, walks.dataset.unseen)
-    chances = point.probabilities(logits, torch.zeros_like(numbers, dtype=torch.bool))
+    looks = torch.arange(logits.shape[1], device=labels.device)
+    chances = point.probabilities(logits, torch.zeros_like(numbers, dtype=torch.bool), looks)
     sure = chances.gather(2, own[:, None, None].expand(-1, network.steps + 1, 1))[..., 0]
     return Trajectories(numbers[logits.argmax(dim=2)], sure, labels, over_views(taken.double(), len(labels)))
 

@@ -16,7 +16,6 @@ from erpcnet.data.views import over_views, views_at_test
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import stopped_scores, usual_order
 from erpcnet.inference.recogniser import Recogniser
-from erpcnet.model.scoring import stacked
 from erpcnet.model.walk import DirectLocalities, ParallelLocalities, walk
 
 ABOUT = "about.json"  # beside the program in its file
@@ -61,8 +60,7 @@ class Program(nn.Module):
         shown = views_at_test(pixels, shapes, recogniser.data, recogniser.preprocessing, network.activity)
         walked = walk(network, self._localities(network, shown.images), usual_order(network, seed=0))
         logits, steps = stopped_scores(network, walked, classes, point.sigma)
-        temperature = torch.where(seen.any(), point.temperature_all, point.temperature)
-        chances = (stacked(over_views(logits, count), seen, point.delta) / temperature).softmax(dim=1)
+        chances = point.probabilities(over_views(logits, count), seen, steps[:count])
         corner, extent = shown.usual[:, None, :2], shown.usual[:, None, 2:] - shown.usual[:, None, :2]
         windows = self.windows[walked.cells[:count]].unflatten(2, (2, 2))
         placed = (corner[:, :, None] + windows * extent[:, :, None]).flatten(2)

@@ -201,7 +201,8 @@ class Recogniser:
         seen = self.engine.walk(shown, stop)
         logits = so_far(logits_by_step(network, seen, classes), seen.steps, count)
         answers = stacked(logits, is_seen, point.delta).argmax(dim=2)
-        sure = point.probabilities(logits, is_seen).gather(2, answers[..., None])[..., 0].tolist()
+        looks = torch.arange(logits.shape[1], device=device)
+        sure = point.probabilities(logits, is_seen, looks).gather(2, answers[..., None])[..., 0].tolist()
         attributes, evidence = self._attributes(seen, classes, answers[:, -1])
         reward = StopRule(point.sigma, classes).reward_of(network, seen.first(count)).tolist() if network.steps else []
         cells, steps, answered = seen.cells[:count].cpu(), seen.steps[:count].tolist(), answers.tolist()

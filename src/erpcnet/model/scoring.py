@@ -12,6 +12,7 @@ from erpcnet.model.network import Classes, ERPCNet, looks_of
 from erpcnet.model.walk import StopRule, Walk
 
 Protocol = Literal["validation", "fixed", "peer"]
+Temperatures = tuple[float, float]  # after the glance, and after looks
 
 
 @dataclass(frozen=True)
@@ -22,16 +23,16 @@ class OperatingPoint:
         sigma: A walk ends once the reward reaches it; infinite: never before T steps.
         delta: What calibrated stacking takes off the logits of seen classes.
         protocol: How it was chosen: on `validation` classes, `fixed` by hand, or, as a `peer`, on the test classes.
-        temperature: Divides the logits of unseen classes before their softmax is a probability; 1 where none was
-            fitted.
+        temperature: Divides the logits of unseen classes before their softmax is a probability: after the glance, and
+            after looks, which leave less doubt. 1 where none was fitted.
         temperature_all: The same for seen and unseen classes together, after delta.
     """
 
     sigma: float
     delta: float
     protocol: Protocol
-    temperature: float = 1.0
-    temperature_all: float = 1.0
+    temperature: Temperatures = (1.0, 1.0)
+    temperature_all: Temperatures = (1.0, 1.0)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; an infinite sigma is None, since JSON has no infinity."""
@@ -41,20 +42,23 @@ class OperatingPoint:
     def from_json(cls, values: dict[str, Any]) -> OperatingPoint:
         """What `to_json` gave."""
         known = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
+        known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**{**known, "sigma": float("inf") if known["sigma"] is None else known["sigma"]})
 
-    def probabilities(self, logits: Tensor, seen: Tensor) -> Tensor:
+    def probabilities(self, logits: Tensor, seen: Tensor, looks: Tensor) -> Tensor:
         """Calibrated probabilities of the classes.
 
         Args:
             logits: [..., C], as `logits_by_step` gives them.
             seen: [C] bool, which of the classes training saw.
+            looks: [...], after how many looks these are the logits; 0 is the glance.
 
         Returns:
             [..., C], which sum to 1.
         """
-        temperature = self.temperature_all if bool(seen.any()) else self.temperature
-        return (stacked(logits, seen, self.delta) / temperature).softmax(dim=-1)
+        of_all, of_unseen = (logits.new_tensor(both) for both in (self.temperature_all, self.temperature))
+        temperature = torch.where(seen.any(), of_all, of_unseen)[(looks > 0).long()]
+        return (stacked(logits, seen, self.delta) / temperature[..., None]).softmax(dim=-1)
 
 
 def logits_by_step(network: ERPCNet, walk: Walk, classes: Classes) -> Tensor:

@@ -1,0 +1,118 @@
+"""Tables of localities that are too large for memory: bounded, and the same results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import erpcnet.training.stage2 as stage2
+import erpcnet.training.tables as tables
+from erpcnet.config import Config
+from erpcnet.data import ZeroShotDataset
+from erpcnet.evaluation.protocol import build_test_tables, usual_order, walk_tables
+from erpcnet.pipeline import create_network, open_workshop
+from erpcnet.training import Log, TableSource, policy_table, train_stage2
+from erpcnet.training.tables import Place
+
+
+def test_a_table_in_a_file_gives_the_same_policy_and_walks(
+    tiny_config: Config, dataset: ZeroShotDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(tiny_config, data=replace(tiny_config.data, test_views=2))
+    shop = open_workshop(config, dataset)
+    fetched: list[int] = []
+    original = tables._fetch
+    monkeypatch.setattr(
+        tables, "_fetch", lambda values, *index: fetched.append(len(index[0])) or original(values, *index)
+    )
+    monkeypatch.setattr(tables, "FETCHED", 7)
+    monkeypatch.setattr(stage2, "FETCHED", 7)
+
+    def trained(place: Place) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        monkeypatch.setattr(tables, "roomy_place", lambda *_: place)
+        network = create_network(config, len(dataset.attribute_names)).eval()
+        table = policy_table(network, dataset, shop.feed, config.stage2, seed=0)
+        assert table.at_hand == (place == "memory")
+        source = TableSource(table, dataset, config.stage2.views)
+        train_stage2(network, source, config.stage2, seed=0, log=Log())
+        test = build_test_tables(network, dataset, shop.feed, 32)
+        walks = walk_tables(network, dataset, test, usual_order(network, 0))
+        assert network.policy is not None
+        return network.policy.state_dict(), walks.unseen.joint
+
+    near, near_joint = trained("memory")
+    assert max(fetched) >= len(dataset.train)
+    fetched.clear()
+    far, far_joint = trained("file")
+    assert max(fetched) <= config.stage2.batch_size == 16
+    start = create_network(config, len(dataset.attribute_names)).policy
+    assert start is not None
+    moved = sum(float((near[name] - value).abs().sum()) for name, value in start.state_dict().items())
+    apart = sum(float((near[name] - far[name]).abs().sum()) for name in near)
+    assert apart < 1e-3 * moved  # products of other sizes, nothing else
+    torch.testing.assert_close(far_joint, near_joint, atol=1e-3, rtol=1e-3)
+
+
+LIMITED = """
+import json, resource, sys, tempfile
+import numpy as np, torch
+sys.path.insert(0, sys.argv[3])
+from conftest import small_network
+from erpcnet.training import LocalityTable, Stage2Settings
+from erpcnet.training.stage2 import PolicyTraining, TableSource
+
+place, limit, count = sys.argv[1], int(sys.argv[2]), 12_000
+torch.set_num_threads(1)
+network = small_network("erpcnet")
+channels, cells, width = network.backbone.channels, network.grid.cells, network.policy.describe.in_features
+
+def filled(*shape):
+    # In a file, whatever the table says: what counts is what is fetched from it.
+    with tempfile.TemporaryFile() as file:
+        values = np.memmap(file, np.float32, "w+", shape=shape)
+    for start in range(0, shape[0], 1000):
+        values[start : start + 1000] = np.random.default_rng(start).normal(size=(1000, *shape[1:]))
+    return torch.from_numpy(values)
+
+drawn = torch.Generator().manual_seed(0)
+table = LocalityTable(
+    torch.randn(count, channels, generator=drawn), torch.randn(count, 7, generator=drawn), filled(count, cells, width),
+    torch.rand(count, cells, generator=drawn), filled(count, cells, channels), torch.arange(count), place,
+)
+source = object.__new__(TableSource)
+source._table, source.views, source.looks_up, source.images = table, 1, table.at_hand, count
+source.at_once = count if table.at_hand else 256
+source.phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=drawn), dim=1)
+source.labels = torch.arange(count) % 5
+training = PolicyTraining(network, source, Stage2Settings(updates=1, views=1), seed=0)
+if limit:
+    used = int(open("/proc/self/status").read().partition("VmData:")[2].split()[0]) * 1024
+    resource.setrlimit(resource.RLIMIT_DATA, (used + limit * 2**20,) * 2)
+watched = training.epoch()
+print(json.dumps([watched, [float(p.double().sum()) for p in network.policy.parameters()]]))
+"""
+
+
+def _epoch(place: Place, limit: int) -> subprocess.CompletedProcess[str]:
+    here = str(Path(__file__).resolve().parents[1])
+    command = [sys.executable, "-c", LIMITED, place, str(limit), here]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits what a process may allocate, as Linux does")
+def test_an_epoch_over_a_table_in_a_file_keeps_within_a_limit() -> None:
+    """Descriptors and states of all episodes are 100 and 37 MB, and more while they are put together."""
+    bounded, unbounded, free = _epoch("file", 100), _epoch("memory", 100), _epoch("memory", 0)
+    assert bounded.returncode == 0, bounded.stderr[-500:]
+    assert unbounded.returncode != 0
+    assert "allocate memory" in unbounded.stderr
+    (watched, sums), (expected, expected_sums) = json.loads(bounded.stdout), json.loads(free.stdout)
+    assert watched == pytest.approx(expected, rel=1e-2, abs=1e-3)
+    assert sums == pytest.approx(expected_sums, rel=1e-2, abs=1e-2)
