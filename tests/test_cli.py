@@ -187,6 +187,7 @@ def test_predict_prints_and_draws(
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     assert told[0]["image"] == picture
+    assert told[0]["regions"]
     for region in told[0]["regions"]:
         left, upper, right, lower = region["box"]
         assert 0 <= left < right <= 64

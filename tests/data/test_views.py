@@ -121,4 +121,4 @@ def test_half_precision_costs_a_fraction_of_a_grey_level() -> None:
     pixels = torch.randint(0, 256, (4, 3, 96, 96), dtype=torch.uint8)
     boxes = random_boxes(torch.full((4, 2), 96.0), torch.Generator().manual_seed(0), (0.1, 1.0))
     full, half = (take_views(pixels, boxes, 64, precision=dtype) for dtype in (torch.float32, torch.float16))
-    assert (_undone(half) - _undone(full)).abs().max() < 0.3
+    assert (_undone(half) - _undone(full)).abs().max() < 0.5

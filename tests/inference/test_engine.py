@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from conftest import small_network
+from conftest import between, small_network
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import usual_order
 from erpcnet.inference import Engine, Execution
@@ -22,18 +21,25 @@ def _assert_same(one: Walk, other: Walk) -> None:
     assert torch.equal(one.cells, other.cells)
     assert torch.equal(one.steps, other.steps)
     torch.testing.assert_close(one.joint, other.joint, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(one.beta, other.beta)
-    torch.testing.assert_close(one.whole, other.whole)
+    # A value of a map near the edge of a bin may be counted in the next one.
+    torch.testing.assert_close(one.beta, other.beta, atol=5e-3, rtol=0)
+    torch.testing.assert_close(one.whole, other.whole, atol=1e-4, rtol=1e-4)
 
 
+@torch.inference_mode()
 @pytest.mark.parametrize("variant", ["pcnet", "rpcnet", "erpcnet"])
-@pytest.mark.parametrize("sigma", [None, 0.4, 0.5])
-def test_all_ways_give_the_same_answers(variant: str, sigma: float | None) -> None:
+@pytest.mark.parametrize("stops", [False, True])
+def test_all_ways_give_the_same_answers(variant: str, stops: bool) -> None:
     network = small_network(variant)
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(1)), dim=1)
-    stop = None if sigma is None or network.policy is None else StopRule(sigma, Classes(phi))
+    stop = None
+    if stops and network.policy is not None:
+        whole = Engine(network, "parallel").walk(_images(9))
+        reward = StopRule(0.0, Classes(phi)).reward_of(network, whole)[:, 0]
+        stop = StopRule(between(reward, apart=8e-3 if network.uses_entropy else 1e-3), Classes(phi))
     one, other = (Engine(network, way).walk(_images(9), stop) for way in ("sequential", "parallel"))
     _assert_same(one, other)
+    assert (one.steps.unique().numel() > 1) == (stop is not None)
 
 
 @torch.inference_mode()
@@ -41,8 +47,8 @@ def test_some_images_stop_earlier_than_others_where_sigma_says_so() -> None:
     network = small_network()
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(1)), dim=1)
     whole = Engine(network, "parallel").walk(_images(9))
-    reward = StopRule(0.0, Classes(phi)).confidence(network, whole.whole, whole.joint, whole.beta)[1]
-    sigma = float(reward[:, 0].median())  # half of the images are sure enough after one step
+    reward = StopRule(0.0, Classes(phi)).reward_of(network, whole)
+    sigma = between(reward[:, 0])  # some of the images are sure enough after one step
     for way in ("sequential", "parallel"):
         found = Engine(network, way).walk(_images(9), StopRule(sigma, Classes(phi)))
         for row in range(9):
@@ -67,14 +73,18 @@ def test_what_has_no_table_goes_one_by_one(variant: str, way: str) -> None:
 
 
 @pytest.mark.parametrize(("slow", "kept"), [("sequential", "parallel"), ("parallel", "sequential")])
-def test_auto_tries_both_by_turns_and_keeps_to_the_faster(slow: str, kept: str) -> None:
+def test_auto_tries_both_by_turns_and_keeps_to_the_faster(
+    slow: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = Engine(small_network())
     served: list[str] = []
+    clock = [0.0]
+    monkeypatch.setattr("erpcnet.inference.engine._now", lambda _: clock[0])
 
     def watched(way: str, run: Callable[..., Walk]) -> Callable[..., Walk]:
         def serve(images: torch.Tensor, stop: StopRule | None) -> Walk:
             served.append(way)
-            time.sleep(0.3 if way == slow else 0.0)
+            clock[0] += 0.3 if way == slow else 0.2
             return run(images, stop)
 
         return serve

@@ -56,7 +56,9 @@ def _entropy(values: list[float], low: float, high: float, bins: int) -> float:
 
 def test_entropy_ratios_against_plain_loops() -> None:
     grid = Grid(8, 8, window=4, stride=2)
-    feature_map = torch.randn(2, 3, 8, 8, dtype=torch.float64).float()
+    # In the middle of bins, and at the two ends of the range: no value is near the edge of a bin.
+    feature_map = (torch.randint(0, 16, (2, 3, 8, 8)) + 0.5) / 16
+    feature_map[:, 0, 0, 0], feature_map[:, 0, 0, 1] = 0.0, 1.0
     found = entropy_ratios(feature_map, grid, bins=16)
     for image in range(2):
         values = feature_map[image].flatten().tolist()

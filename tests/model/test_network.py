@@ -69,7 +69,7 @@ def test_localities_of_two_blocks_lie_where_those_of_one_do_and_see_less() -> No
         return float((after - before).abs().max())
 
     assert moved(one) > 0
-    assert moved(two) == 0
+    assert moved(two) < 1e-5 * moved(one)
 
 
 def _with_blocks(blocks: int) -> ERPCNet:

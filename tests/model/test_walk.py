@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from conftest import small_network
+from conftest import between, small_network
 from erpcnet.data import Batch
 from erpcnet.evaluation.protocol import stopped_scores
 from erpcnet.model import Classes, ERPCNet
@@ -75,10 +75,9 @@ def test_orders_choose_what_they_say(network: ERPCNet, images: torch.Tensor) -> 
 def test_an_image_that_stops_costs_no_further_work(network: ERPCNet, images: torch.Tensor) -> None:
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)), dim=1)
     full = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy))
-    of_joint, of_global = network.joint_fit(full.joint, phi), network.global_fit(full.whole, phi)
-    chances = (of_joint.softmax(-1) + of_global.softmax(-1)[:, None]).amax(-1) * full.beta
     localities = _Counting(network, images)
-    sigma = float(chances[:, 2].median())  # so that some stop early and some late
+    # So that some stop early and some late.
+    sigma = between(StopRule(0.0, Classes(phi)).reward_of(network, full)[:, 2])
     stopped = walk(network, localities, PolicyOrder(network.policy), stop=StopRule(sigma, Classes(phi)))
     assert torch.equal(localities.looks, stopped.steps)
     assert 1 <= stopped.steps.min() < stopped.steps.max() <= network.steps
@@ -90,21 +89,19 @@ def test_an_image_that_stops_costs_no_further_work(network: ERPCNet, images: tor
 
 @torch.inference_mode()
 @pytest.mark.parametrize("answer", ["union", "growing", "joint"])
-@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
-def test_stopping_while_walking_answers_as_stopping_afterwards(
-    images: torch.Tensor, quantile: float, answer: str
-) -> None:
+@pytest.mark.parametrize("step", [0, 2, 4])
+def test_stopping_while_walking_answers_as_stopping_afterwards(images: torch.Tensor, step: int, answer: str) -> None:
     network = small_network(answer=answer)
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)), dim=1)
     full = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy))
-    of_joint, of_global = network.joint_fit(full.joint, phi), network.global_fit(full.whole, phi)
-    confident = (of_joint.softmax(-1) + of_global.softmax(-1)[:, None]).amax(-1).flatten()
-    sigma = float(confident.quantile(quantile))
+    of_global = network.global_fit(full.whole, phi)
+    sigma = between(StopRule(0.0, Classes(phi)).reward_of(network, full)[:, step])
     scores, steps = stopped_scores(network, full, Classes(phi), sigma)
     stopped = walk(
         network, DirectLocalities(network, images), PolicyOrder(network.policy), stop=StopRule(sigma, Classes(phi))
     )
     assert torch.equal(steps, stopped.steps)
+    assert steps.unique().numel() > 1
     for image, taken in enumerate(steps.tolist()):
         of_last = network.joint_fit(stopped.joint[image, taken - 1], phi)
         share = {"union": 1, "growing": taken / 6, "joint": 1}[answer]
@@ -121,8 +118,10 @@ def test_a_table_gives_the_same_walk_as_computing(network: ERPCNet, images: torc
     direct = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy), keep=True)
     looked_up = walk(network, table.take(torch.arange(12)), PolicyOrder(network.policy), keep=True)
     assert torch.equal(direct.cells, looked_up.cells)
-    for name in ("whole", "joint", "beta", "localities"):
+    for name in ("whole", "joint", "localities"):
         torch.testing.assert_close(getattr(direct, name), getattr(looked_up, name), atol=1e-4, rtol=1e-4)
+    # A value of a map near the edge of a bin may be counted in the next one.
+    torch.testing.assert_close(direct.beta, looked_up.beta, atol=5e-3, rtol=0)
 
 
 @pytest.mark.gpu

@@ -114,6 +114,9 @@ def _reader(attributes: int) -> ERPCNet:
             layer.weight.zero_()
             layer.bias.zero_()
         network.joint.of_local.weight[:, :attributes] = torch.eye(attributes)
+        assert network.policy is not None
+        for parameter in network.policy.actor.parameters():
+            parameter.zero_()  # it prefers nothing yet
     return network
 
 
@@ -156,8 +159,11 @@ def test_recorded_walks_are_those_that_are_not_recorded(dataset: ZeroShotDataset
 
 def test_tables_and_the_direct_way_give_the_same_policy(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     def trained(localities: str) -> dict[str, torch.Tensor]:
-        stage2 = replace(tiny_config.stage2, views=1, localities=localities, play_size=7)
-        shop = open_workshop(replace(tiny_config, stage2=stage2), dataset)
+        stage2 = replace(tiny_config.stage2, views=1, localities=localities, play_size=9)
+        # Without beta, which may jump where rounding moves a value across the edge of a bin.
+        policy = replace(tiny_config.model.policy, sees_cells=False)
+        config = replace(tiny_config, variant="rpcnet", model=replace(tiny_config.model, policy=policy), stage2=stage2)
+        shop = open_workshop(config, dataset)
         network = create_network(shop.config, len(dataset.attribute_names)).eval()
         train_policy(shop, network, dataset, Log())
         assert network.policy is not None
@@ -166,7 +172,8 @@ def test_tables_and_the_direct_way_give_the_same_policy(tiny_config: Config, dat
     table, direct = trained("table"), trained("direct")
     start = create_network(tiny_config, len(dataset.attribute_names)).policy
     assert start is not None
-    moved = sum(float((table[name] - value).abs().sum()) for name, value in start.state_dict().items())
+    kept = {name: value for name, value in start.state_dict().items() if name in table}
+    moved = sum(float((table[name] - value).abs().sum()) for name, value in kept.items())
     apart = sum(float((table[name] - direct[name]).abs().sum()) for name in table)
     assert apart < 1e-3 * moved  # sums in another order, nothing else
 
