@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/quickstart
 
-.PHONY: help setup quickstart bench test test-gpu lint format types unit clean
+# A thread a worker: two cores are busiest with two tests of one thread each.
+WORKERS ?= 2
+PYTEST = $(BIN)/pytest -n $(WORKERS)
+
+.PHONY: help setup quickstart bench test test-portable test-gpu lint format types unit clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
@@ -31,7 +35,7 @@ quickstart: setup ## draw the embedded dataset, train ERPCNet on it and evaluate
 bench: setup ## time it, as ratios
 	$(BIN)/erpcnet bench
 
-test: lint types unit ## lint, format check, types, tests
+test: lint types unit ## lint, format check, types, tests with their coverage
 
 lint: setup
 	$(BIN)/ruff check .
@@ -41,7 +45,17 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(PYTEST) --cov --cov-report=term --durations=10
+
+# As other CPUs would round: what torch's own kernels, and oneDNN's, may use, and by how many threads they share sums.
+test-portable: setup ## the tests with the kernels of other CPUs, seven times: half an hour on two cores
+	@set -e; for kernels in default avx2 best; do for threads in 1 2; do \
+	  echo "ATEN_CPU_CAPABILITY=$$kernels OMP_NUM_THREADS=$$threads"; \
+	  env $$([ $$kernels = best ] || echo ATEN_CPU_CAPABILITY=$$kernels) OMP_NUM_THREADS=$$threads \
+	    $(BIN)/pytest -n $$((2 / threads)); \
+	done; done; \
+	echo "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1"; \
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 $(PYTEST)
 
 test-gpu: setup ## the tests of what only a GPU does
 	ERPCNET_TEST_GPU=1 $(BIN)/pytest -m gpu

@@ -431,7 +431,7 @@ def test_presets_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str
 
 def test_a_narrow_terminal_cuts_no_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    row = {"t1": 0.123, "ece": 0.234, "u": 0.345, "s": 0.456, "h": 0.567, "ausuc": None}
+    row: dict[str, object] = {"t1": 0.123, "ece": 0.234, "u": 0.345, "s": 0.456, "h": 0.567, "ausuc": None}
     row |= {"mean_steps": 6.0, "mean_steps_all": 5.43, "sigma": None, "delta": 9.87, "protocol": "validation"}
     for views, attraction in ((1, 0.0), (4, 0.0), (4, 0.3)):
         tested = {"views": views, "attraction": attraction, "variant": "a variant of a long name"}

@@ -187,7 +187,7 @@ def test_weights_that_are_no_numbers_are_not_saved(
 ) -> None:
     network = create_network(tiny_config, len(dataset.attribute_names))
     with torch.no_grad():
-        network.global_predictor[0].weight[0, 0] = float("nan")
+        network.global_predictor.get_parameter("0.weight")[0, 0] = float("nan")
     point = OperatingPoint(1.0, 0.5, "fixed")
     with pytest.raises(InputError, match=r"'global_predictor\.0\.weight' holds values that are no numbers"):
         save_model(tmp_path / "model.safetensors", network, dataset, tiny_config, point, Preprocessing())

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import erpcnet
 from erpcnet.cli import main
+from erpcnet.data import ImageCache, ImageFeed, ZeroShotDataset
+from erpcnet.data.settings import DataSettings
 
 
 @pytest.mark.gpu
@@ -32,3 +36,35 @@ def test_a_run_on_a_gpu_is_evaluated_and_predicts_alike(
     right = [dataset.classes[dataset.labels[row]] == answer.name for row, answer in zip(rows, found, strict=True)]
     # Frozen for prediction, bf16 rounds elsewhere: an answer of twenty may turn over.
     assert sum(right) / len(right) == pytest.approx(metrics["t1_per_image"], abs=0.06)
+
+
+@pytest.mark.gpu
+def test_deterministic_runs_on_a_gpu_are_equal_to_the_bit(creatures: Path, tmp_path: Path) -> None:
+    small = ["--data.image_size", "64", "--stage1.epochs", "3", "--stage1.batch_size", "8", "--stage2.epochs", "3"]
+    words = ["train", "--config", "creatures", "--data", str(creatures), "--deterministic", "true", *small]
+    try:
+        for name in ("one", "two"):
+            assert main([*words, "--out", str(tmp_path / name)]) == 0
+    finally:
+        torch.use_deterministic_algorithms(False)
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+@pytest.mark.gpu
+def test_pixels_that_a_small_card_has_no_room_for_stay_in_memory(tmp_path: Path, dataset: ZeroShotDataset) -> None:
+    """4 GiB of pixels, under a memory fraction of 4 GiB: a batch of them still reaches the GPU."""
+    total = torch.cuda.mem_get_info()[1]
+    pixels = np.lib.format.open_memmap(tmp_path / "pixels.npy", "w+", np.uint8, (5462, 3, 512, 512))
+    pixels[:8] = 200
+    cache = ImageCache(pixels, np.full((5462, 2), 512, dtype=np.float32))
+    try:
+        torch.cuda.set_per_process_memory_fraction(4 * 2**30 / total)
+        before = torch.cuda.memory_allocated()
+        feed = ImageFeed(cache, DataSettings(image_size=224), device="cuda")
+        assert torch.cuda.memory_allocated() - before < 2**26
+        (batch,) = feed.plain(np.arange(8), 8)
+        assert batch.images.is_cuda
+        assert float(batch.images.std()) < 1.0  # 200 everywhere, normalised channel by channel
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

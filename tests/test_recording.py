@@ -11,7 +11,7 @@ from torch import Tensor
 
 import erpcnet.recording
 from conftest import small_network
-from erpcnet.inference import Engine
+from erpcnet.inference import Engine, Execution
 from erpcnet.recording import WARMING, Recorded, Replay, _waiting
 
 WAIT = "called a synchronizing CUDA operation (Triggered internally at somewhere.)"
@@ -105,7 +105,7 @@ def test_a_function_runs_once_a_call_and_is_recorded_unless_it_waits(waits: bool
 @pytest.mark.usefixtures("_pretended")
 @torch.inference_mode()
 @pytest.mark.parametrize("way", ["parallel_graph", "sequential_graph"])
-def test_recorded_walks_are_kept_apart_by_size_and_copied_out(way: str) -> None:
+def test_recorded_walks_are_kept_apart_by_size_and_copied_out(way: Execution) -> None:
     engine, usual = Engine(small_network()), Engine(small_network(), "sequential")
     drawn = torch.Generator().manual_seed(0)
     batches = [torch.randn(size, 3, 64, 64, generator=drawn) for size in (2, 3, 2)]

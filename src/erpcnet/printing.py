@@ -12,6 +12,11 @@ from rich.table import Table
 
 def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
     """Figures in per cent, a row a run."""
+    Console().print(metrics_table(rows, title))
+
+
+def metrics_table(rows: Sequence[dict[str, Any]], title: str | None = None) -> Table:
+    """The table that `print_metrics` prints."""
     protocols = " and ".join(sorted({row["protocol"] for row in rows}))
     shares = {row["attraction"] for row in rows}
     # There is little room: what is the same for all stands below them.
@@ -30,7 +35,7 @@ def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
         delta = f"{row['delta']:.2f}"
         own = f", attraction {row['attraction']:g}" if row["attraction"] and not alike else ""
         table.add_row(row["variant"] + own, *figures, *steps, sigma, delta, *([str(row["views"])] if several else []))
-    Console().print(table)
+    return table
 
 
 def print_bench(found: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from erpcnet.evaluation.protocol import (
     usual_order,
     walk_tables,
 )
-from erpcnet.model import Classes, ERPCNet
+from erpcnet.model import Classes, ERPCNet, Variant
 from erpcnet.model.scoring import OperatingPoint
 from erpcnet.model.walk import DirectLocalities, StopRule, walk
 from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings, walk_test
@@ -77,7 +77,7 @@ def test_given_settings_are_used_and_peer_says_so(shop: Workshop) -> None:
 
 
 @pytest.mark.parametrize("variant", ["erpcnet", "rpcnet", "pcnet", "globalnet"])
-def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) -> None:
+def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: Variant) -> None:
     config = replace(shop.config, variant=variant)
     network = create_network(config, len(shop.dataset.attribute_names)).eval().to(shop.accelerator.device)
     tables = build_test_tables(network, shop.dataset, shop.feed, 32)
@@ -100,7 +100,7 @@ def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: str) ->
 @pytest.mark.parametrize("variant", ["erpcnet", "globalnet", "hardnet"])
 @pytest.mark.parametrize(("stops", "which"), [(True, "unseen"), (True, "seen"), (False, "unseen")])
 def test_views_are_walked_over_one_by_one_and_their_scores_averaged(
-    tiny_config: Config, dataset: ZeroShotDataset, variant: str, stops: bool, which: Literal["seen", "unseen"]
+    tiny_config: Config, dataset: ZeroShotDataset, variant: Variant, stops: bool, which: Literal["seen", "unseen"]
 ) -> None:
     rows = dataset.test_seen if which == "seen" else dataset.test_unseen
     config = replace(tiny_config, variant=variant, data=replace(tiny_config.data, test_views=4))

@@ -15,7 +15,7 @@ from erpcnet.experiments.ablation import METHODS, literal, run_ablation
 from erpcnet.experiments.oracle import OracleOrder
 from erpcnet.experiments.report import ablation_tables
 from erpcnet.experiments.rows import read_rows, write_rows
-from erpcnet.model import Classes
+from erpcnet.model import Classes, Variant
 from erpcnet.model.scoring import logits_by_step
 from erpcnet.model.walk import FixedOrder, Order, walk
 from erpcnet.pipeline import open_workshop, train_localities
@@ -36,7 +36,7 @@ def test_an_ablation_has_every_method_and_a_page(tiny_config: Config, dataset: Z
 
 
 @pytest.mark.parametrize("variant", ["rpcnet", "erpcnet"])
-def test_variants_share_stage_one_to_the_bit(tiny_config: Config, dataset: ZeroShotDataset, variant: str) -> None:
+def test_variants_share_stage_one_to_the_bit(tiny_config: Config, dataset: ZeroShotDataset, variant: Variant) -> None:
     shop = open_workshop(tiny_config, dataset)
     plain = train_localities(replace(shop, config=replace(tiny_config, variant="pcnet")), dataset, Log()).state_dict()
     other = train_localities(replace(shop, config=replace(tiny_config, variant=variant)), dataset, Log()).state_dict()

@@ -15,6 +15,7 @@ from conftest import between
 from erpcnet.cli import main
 from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
+from erpcnet.data.settings import TestViews
 from erpcnet.evaluation.protocol import EvaluationWalks, measure, usual_order
 from erpcnet.experiments.analysis import Trajectories, class_records, embed, failures, follow, thresholds
 from erpcnet.model import ERPCNet
@@ -32,7 +33,7 @@ def trained(dataset: ZeroShotDataset) -> tuple[Config, ERPCNet]:
     return config, train_network(open_workshop(config, dataset), dataset, Log()).eval()
 
 
-def walks_of(trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset, views: int = 1) -> EvaluationWalks:
+def walks_of(trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset, views: TestViews = 1) -> EvaluationWalks:
     config, network = trained
     return walk_test(
         open_workshop(replace(config, data=replace(config.data, test_views=views)), dataset), network, dataset
@@ -52,7 +53,7 @@ NEVER = OperatingPoint(float("inf"), 0.0, "fixed")
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_the_last_answers_are_those_of_the_evaluation(
-    trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset, views: int
+    trained: tuple[Config, ERPCNet], dataset: ZeroShotDataset, views: TestViews
 ) -> None:
     walks = walks_of(trained, dataset, views)
     for point in (middling(walks), NEVER):

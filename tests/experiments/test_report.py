@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from statistics import stdev
 
 import pytest
 
 from erpcnet.evaluation.metrics import harmonic_mean
+from erpcnet.experiments.quickstart import run_once
 from erpcnet.experiments.report import (
     ablation_tables,
     bars_table,
     fill,
+    quickstart_block,
     ratios_table,
     read_benches,
     spread,
@@ -20,8 +23,9 @@ from erpcnet.experiments.report import (
 )
 from erpcnet.experiments.rows import read_rows
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name != "published.csv"]
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name not in ("published.csv", "quickstart.csv")]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
@@ -103,3 +107,22 @@ def test_a_page_without_the_place_is_refused(tmp_path: Path) -> None:
     assert page.read_text() == "before\n<!-- here -->\nnew\n<!-- /here -->\nafter\n"
     with pytest.raises(ValueError, match="no place for there"):
         fill(page, "there", "new")
+
+
+def test_the_readme_has_the_quickstart_that_was_run() -> None:
+    rows = read_rows(RESULTS / "quickstart.csv")
+    block = quickstart_block(rows)
+    assert len(rows) >= 6
+    assert f"<!-- quickstart -->\n{block}\n<!-- /quickstart -->" in (ROOT / "README.md").read_text(encoding="utf-8")
+    figures = [100 * float(row["t1"]) for row in rows]
+    assert f"T1 {min(figures):.1f} to {max(figures):.1f}" in " ".join(block.split())
+
+
+@pytest.mark.slow
+def test_a_quickstart_runs_with_the_kernels_and_threads_asked_for(creatures: Path) -> None:
+    small = ["--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1", "--model.sigma", "1"]
+    row = run_once(str(creatures), "default", 1, [*small, "--model.delta", "0.5", "--variant", "globalnet"])
+    assert (row["kernels"], row["threads"], row["delta"], row["protocol"]) == ("default", 1, 0.5, "fixed")
+    assert set(row) >= {"t1", "h", "ece", "mean_steps_all"}
+    with pytest.raises(subprocess.CalledProcessError):
+        run_once(str(creatures), None, 1, ["--model.steps", "999"])

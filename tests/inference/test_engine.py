@@ -64,7 +64,7 @@ def test_some_images_stop_earlier_than_others_where_sigma_says_so() -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", ["globalnet", "hardnet"])
 @pytest.mark.parametrize("way", ["parallel", "auto", "parallel_graph", "sequential_graph"])
-def test_what_has_no_table_goes_one_by_one(variant: str, way: str) -> None:
+def test_what_has_no_table_goes_one_by_one(variant: str, way: Execution) -> None:
     network = small_network(variant)
     expected = walk(network, DirectLocalities(network, _images(2)), usual_order(network, 0))
     engine = Engine(network, way)

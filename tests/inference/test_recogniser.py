@@ -83,14 +83,14 @@ def _by_hand(network: ERPCNet, said: torch.Tensor, looked: torch.Tensor | None, 
 @pytest.mark.parametrize("candidates", ["unseen", "all"])
 def test_the_confidence_is_one_calibrated_probability_at_every_step(candidates: str) -> None:
     model = recogniser()
-    network, table = model.network, model.classes.select(candidates)  # type: ignore[arg-type]
+    network, table = model.network, model.classes.select(candidates)
     seen = torch.from_numpy(table.seen)
     classes = network.classes(table.phi(), seen)
     assert isinstance(classes.handicap, torch.Tensor)
     walked = model.engine.walk(model._views(pictures())[0])
     reward = StopRule(0.0, classes).reward_of(network, walked)
     model = recogniser(sigma=between(reward[:, 0]))
-    found = model.predict(pictures(), candidates)  # type: ignore[arg-type]
+    found = model.predict(pictures(), candidates)
     assert {one.steps for one in found} > {1}
     bias = 2 * classes.handicap.double() + 0.3 * (seen if candidates == "all" else torch.zeros_like(seen))
     glance, after = (2.6, 2.1) if candidates == "all" else (1.9, 1.3)

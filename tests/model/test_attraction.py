@@ -26,6 +26,7 @@ def classes(count: int = 6) -> torch.Tensor:
 @torch.no_grad()
 def test_attraction_is_the_mean_fit_of_the_three_seen_classes_that_fit_best() -> None:
     network, phi = attracted(), classes()
+    assert network.global_fit.log_scale is not None
     centre, scale = network.global_fit.centre, float(network.global_fit.log_scale.exp())
     for number, row in enumerate(phi):
         fits = [scale * float(torch.cosine_similarity(own, row - centre, dim=0)) for own in network.prototypes]
@@ -45,6 +46,7 @@ def test_only_unseen_classes_give_their_share_up() -> None:
     network, phi = attracted(), classes()
     seen = torch.tensor([True, False, False, True, False, False])
     handicap = network.classes(phi, seen).handicap
+    assert isinstance(handicap, torch.Tensor)
     assert torch.equal(handicap != 0, ~seen)
     torch.testing.assert_close(handicap[~seen], 0.4 * network.attraction(phi)[~seen])
     assert network.with_attraction(0.0).classes(phi, seen).handicap == 0.0

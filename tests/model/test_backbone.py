@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import pytest
@@ -44,7 +45,7 @@ def _resnet_features(network: torchvision.models.ResNet, images: torch.Tensor) -
 @pytest.mark.parametrize("name", ["resnet26", "efficientnet_b0", "convnext_atto", "regnetx_002", "resnetv2_50"])
 def test_timm_splits_compute_what_timm_computes(name: str) -> None:
     torch.manual_seed(0)
-    network = timm.create_model(name, pretrained=False, num_classes=0).eval()
+    network: Any = timm.create_model(name, pretrained=False, num_classes=0).eval()
     backbone = split(network, name).eval()
     images = torch.randn(1, 3, 96, 96)
     with torch.no_grad():
@@ -85,7 +86,7 @@ def test_an_unknown_backbone_is_refused_with_the_nearest_name() -> None:
 def test_v1_and_v15_share_keys_and_compute_different_things() -> None:
     torch.manual_seed(0)
     v15 = torchvision.models.resnet50(weights=None)
-    v1 = resnet50_v1()
+    v1: Any = resnet50_v1()
     v1.load_state_dict(v15.state_dict())
     assert [block.conv1.stride for block in (v1.layer2[0], v1.layer3[0], v1.layer4[0])] == [(2, 2)] * 3
     assert [block.conv2.stride for block in (v1.layer2[0], v1.layer3[0], v1.layer4[0])] == [(1, 1)] * 3
@@ -123,9 +124,9 @@ def test_a_missing_download_is_one_sentence_with_the_manual_way(monkeypatch: pyt
 
 def test_the_small_backbone_brings_its_weights() -> None:
     drawn, brought = create_backbone("small", "none"), create_backbone("small", "default")
-    assert not torch.equal(drawn.trunk[0][0].weight, brought.trunk[0][0].weight)
+    assert not torch.equal(drawn.trunk.get_parameter("0.0.weight"), brought.trunk.get_parameter("0.0.weight"))
     again = create_backbone("small", "default")
-    assert torch.equal(again.trunk[0][0].weight, brought.trunk[0][0].weight)
+    assert torch.equal(again.trunk.get_parameter("0.0.weight"), brought.trunk.get_parameter("0.0.weight"))
 
 
 def test_the_real_v1_weights_fit_and_are_v1s() -> None:
@@ -154,4 +155,4 @@ def test_torchvisions_weights_are_fetched_by_name(weights: str, member: str, mon
     backbone = create_backbone("resnet50", weights)
     assert fetched == [torchvision.models.ResNet50_Weights[member].url]
     torch.manual_seed(1)
-    assert torch.equal(backbone.trunk[0].weight, torchvision.models.resnet50(weights=None).conv1.weight)
+    assert torch.equal(backbone.trunk.get_parameter("0.weight"), torchvision.models.resnet50(weights=None).conv1.weight)

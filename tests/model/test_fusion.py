@@ -10,7 +10,9 @@ from torch.fx.experimental.optimization import fuse as fold_norms
 
 from conftest import small_network
 from erpcnet.inference import Engine
+from erpcnet.model.backbone import Chain
 from erpcnet.model.fusion import JoinedConvolution, freeze, join_convolutions
+from erpcnet.model.network import LocalSubnet
 
 
 def _used(network: nn.Module) -> None:
@@ -42,11 +44,17 @@ def test_what_cannot_be_traced_is_left_as_it_is() -> None:
             return images if images.sum() > 0 else -images
 
     network = small_network("globalnet")
-    network.backbone.trunk = nn.Sequential(Choosy(), network.backbone.trunk)
+    network.backbone.trunk = Chain(Choosy(), network.backbone.trunk)
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         expected = network.glance(images).attributes
         torch.testing.assert_close(freeze(network).glance(images).attributes, expected, atol=1e-4, rtol=1e-4)
+
+
+def _partial() -> nn.Module:
+    local = small_network("erpcnet").local
+    assert isinstance(local, LocalSubnet)
+    return local.partial
 
 
 def _residual() -> nn.Module:
@@ -69,7 +77,7 @@ def _residual() -> nn.Module:
     ("part", "expected"),
     [
         (lambda: small_network("erpcnet").backbone.trunk, 4),
-        (lambda: small_network("erpcnet").local.partial, 3),
+        (_partial, 3),
         (_residual, 1),
     ],
 )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -73,7 +75,11 @@ def test_swap_rows_takes_the_most_similar_other_image_and_only_in_training() -> 
     torch.manual_seed(0)
     value = torch.randn(40, 3) + 5
     unit = torch.nn.functional.normalize(value - value.mean(dim=0), dim=1)
-    nearest = [max((j for j in range(40) if j != i), key=lambda j, i=i: float(unit[i] @ unit[j])) for i in range(40)]
+
+    def likeness(i: int, j: int) -> float:
+        return float(unit[i] @ unit[j])
+
+    nearest = [max((j for j in range(40) if j != i), key=partial(likeness, i)) for i in range(40)]
     assert torch.equal(SwapRows(1.0)(value), value[nearest])
     half = SwapRows(0.5)
     swapped = (half(value) != value).any(dim=1)

@@ -15,6 +15,8 @@ def _unlike_its_start(convolution: PartialConvolution) -> PartialConvolution:
     norm = convolution.norm
     nn.init.uniform_(norm.weight, 0.5, 1.5)
     nn.init.normal_(norm.bias)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.5, 2)
     return convolution.eval()
@@ -22,6 +24,8 @@ def _unlike_its_start(convolution: PartialConvolution) -> PartialConvolution:
 
 def _affine(convolution: PartialConvolution, value: Tensor) -> Tensor:
     norm = convolution.norm
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
     return value * scale[:, None, None] + (norm.bias - norm.running_mean * scale)[:, None, None]
 
@@ -31,7 +35,7 @@ def test_valid_is_a_full_convolution_read_at_the_chosen_cells() -> None:
     convolution = _unlike_its_start(PartialConvolution(6, 5, "full", "valid"))
     feature_map = torch.randn(2, 6, 14, 14)
     # Everywhere, by an ordinary strided convolution; the identity is the middle of each window.
-    everywhere = F.conv2d(feature_map, convolution.branch.weight, stride=3)
+    everywhere = F.conv2d(feature_map, convolution.branch.get_parameter("weight"), stride=3)
     middle = feature_map[:, :, 2:12:3, 2:12:3]
     expected = torch.relu(middle + _affine(convolution, everywhere)).flatten(2)
     cells = torch.tensor([[0, 5, 15], [3, 9, 6]])

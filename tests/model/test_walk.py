@@ -44,11 +44,16 @@ def images() -> torch.Tensor:
     return torch.randn(12, 3, 64, 64, generator=torch.Generator().manual_seed(1))
 
 
+def _learned(network: ERPCNet) -> PolicyOrder:
+    assert network.policy is not None
+    return PolicyOrder(network.policy)
+
+
 def _orders(network: ERPCNet) -> list[Order]:
     assert network.policy is not None
     drawn = PolicyOrder(network.policy, torch.rand(6, 12, 16, generator=torch.Generator().manual_seed(0)))
     fixed = FixedOrder(network.grid.centre_first())
-    return [RandomOrder(0), fixed, EntropyOrder(), PolicyOrder(network.policy), drawn]
+    return [RandomOrder(0), fixed, EntropyOrder(), _learned(network), drawn]
 
 
 @torch.inference_mode()
@@ -74,11 +79,11 @@ def test_orders_choose_what_they_say(network: ERPCNet, images: torch.Tensor) -> 
 @torch.inference_mode()
 def test_an_image_that_stops_costs_no_further_work(network: ERPCNet, images: torch.Tensor) -> None:
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)), dim=1)
-    full = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy))
+    full = walk(network, DirectLocalities(network, images), _learned(network))
     localities = _Counting(network, images)
     # So that some stop early and some late.
     sigma = between(StopRule(0.0, Classes(phi)).reward_of(network, full)[:, 2])
-    stopped = walk(network, localities, PolicyOrder(network.policy), stop=StopRule(sigma, Classes(phi)))
+    stopped = walk(network, localities, _learned(network), stop=StopRule(sigma, Classes(phi)))
     assert torch.equal(localities.looks, stopped.steps)
     assert 1 <= stopped.steps.min() < stopped.steps.max() <= network.steps
     for image, steps in enumerate(stopped.steps.tolist()):
@@ -93,13 +98,11 @@ def test_an_image_that_stops_costs_no_further_work(network: ERPCNet, images: tor
 def test_stopping_while_walking_answers_as_stopping_afterwards(images: torch.Tensor, step: int, answer: str) -> None:
     network = small_network(answer=answer)
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(2)), dim=1)
-    full = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy))
+    full = walk(network, DirectLocalities(network, images), _learned(network))
     of_global = network.global_fit(full.whole, phi)
     sigma = between(StopRule(0.0, Classes(phi)).reward_of(network, full)[:, step])
     scores, steps = stopped_scores(network, full, Classes(phi), sigma)
-    stopped = walk(
-        network, DirectLocalities(network, images), PolicyOrder(network.policy), stop=StopRule(sigma, Classes(phi))
-    )
+    stopped = walk(network, DirectLocalities(network, images), _learned(network), stop=StopRule(sigma, Classes(phi)))
     assert torch.equal(steps, stopped.steps)
     assert steps.unique().numel() > 1
     for image, taken in enumerate(steps.tolist()):
@@ -115,8 +118,8 @@ def test_a_table_gives_the_same_walk_as_computing(network: ERPCNet, images: torc
     batches = [Batch(images[:8], torch.arange(8)), Batch(images[8:], torch.arange(8, 12))]
     table = build_table(network, batches, 12, place=place)
     assert table.rows.tolist() == list(range(12))
-    direct = walk(network, DirectLocalities(network, images), PolicyOrder(network.policy), keep=True)
-    looked_up = walk(network, table.take(torch.arange(12)), PolicyOrder(network.policy), keep=True)
+    direct = walk(network, DirectLocalities(network, images), _learned(network), keep=True)
+    looked_up = walk(network, table.take(torch.arange(12)), _learned(network), keep=True)
     assert torch.equal(direct.cells, looked_up.cells)
     for name in ("whole", "joint", "localities"):
         torch.testing.assert_close(getattr(direct, name), getattr(looked_up, name), atol=1e-4, rtol=1e-4)
@@ -130,7 +133,7 @@ def test_a_table_gives_the_same_walk_as_computing(network: ERPCNet, images: torc
 def test_a_gpu_walks_over_a_table_that_lies_elsewhere(network: ERPCNet, images: torch.Tensor, place: Place) -> None:
     there = copy.deepcopy(network).cuda()
     batches = [Batch(images.cuda(), torch.arange(12))]
-    order, places = PolicyOrder(there.policy), torch.arange(12, device="cuda")
+    order, places = _learned(there), torch.arange(12, device="cuda")
     near, far = build_table(there, batches, 12), build_table(there, batches, 12, place=place)
     assert near.at_hand
     assert not far.at_hand

@@ -22,7 +22,7 @@ def test_the_average_follows_its_definition() -> None:
 
 def test_batch_norm_statistics_become_those_of_the_images() -> None:
     network = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.9))
-    network[0].running_mean.fill_(99)
+    network.get_buffer("0.running_mean").fill_(99)
     batches = [(torch.randn(64, 3) * 2 + 5,) for _ in range(4)]
     refresh_batch_norm(network, batches)
     values = torch.stack([batch for (batch,) in batches])

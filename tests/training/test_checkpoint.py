@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -81,7 +81,7 @@ def test_stage_1_goes_on_to_the_bit(
 
 @pytest.mark.parametrize("localities", ["table", "direct"])
 def test_stage_2_goes_on_to_the_bit(
-    tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, localities: str
+    tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, localities: Literal["table", "direct"]
 ) -> None:
     config = replace(tiny_config, stage2=replace(tiny_config.stage2, epochs=4, localities=localities))
     shop = open_workshop(config, dataset)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet, Variant
+from erpcnet.model.heads import AttentionJoint
 from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
 from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy, walk_test
 from erpcnet.recording import WARMING, Recorded
@@ -109,6 +111,7 @@ def _planted(dataset: ZeroShotDataset) -> LocalityTable:
 def _reader(attributes: int) -> ERPCNet:
     """A network that believes what `_planted` localities show."""
     network = small_network("rpcnet", attributes=attributes)
+    assert isinstance(network.joint, AttentionJoint)
     with torch.no_grad():
         for layer in (network.joint.of_global, network.joint.of_local, network.joint.trust):
             layer.weight.zero_()
@@ -137,8 +140,9 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
 
 @pytest.mark.gpu
 def test_recorded_walks_are_those_that_are_not_recorded(dataset: ZeroShotDataset) -> None:
-    parts = vars(_planted(dataset)).items()
-    table = LocalityTable(**{name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in parts})
+    planted = vars(_planted(dataset)).items()
+    parts: dict[str, Any] = {key: own.cuda() if isinstance(own, torch.Tensor) else own for key, own in planted}
+    table = LocalityTable(**parts)
     found = []
     for looks_up in (False, True):
         network = _reader(len(dataset.attribute_names)).cuda()
@@ -158,7 +162,7 @@ def test_recorded_walks_are_those_that_are_not_recorded(dataset: ZeroShotDataset
 
 
 def test_tables_and_the_direct_way_give_the_same_policy(tiny_config: Config, dataset: ZeroShotDataset) -> None:
-    def trained(localities: str) -> dict[str, torch.Tensor]:
+    def trained(localities: Literal["table", "direct"]) -> dict[str, torch.Tensor]:
         stage2 = replace(tiny_config.stage2, views=1, localities=localities, play_size=9)
         # Without beta, which may jump where rounding moves a value across the edge of a bin.
         policy = replace(tiny_config.model.policy, sees_cells=False)

@@ -28,9 +28,12 @@ def test_a_table_in_a_file_gives_the_same_policy_and_walks(
     shop = open_workshop(config, dataset)
     fetched: list[int] = []
     original = tables._fetch
-    monkeypatch.setattr(
-        tables, "_fetch", lambda values, *index: fetched.append(len(index[0])) or original(values, *index)
-    )
+
+    def counted(values: torch.Tensor, *index: torch.Tensor) -> torch.Tensor:
+        fetched.append(len(index[0]))
+        return original(values, *index)
+
+    monkeypatch.setattr(tables, "_fetch", counted)
     monkeypatch.setattr(tables, "FETCHED", 7)
     monkeypatch.setattr(stage2, "FETCHED", 7)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from rich.console import Console
 
 from erpcnet.experiments.bench import ratios
 from erpcnet.experiments.rows import Rows, read_rows
+from erpcnet.printing import metrics_table
 
 VARIANTS = ("GlobalNet", "PCNet", "RPCNet", "ERPCNet")
+QUICKSTART = {"T1": "t1", "H": "h", "ECE": "ece"}
 FIGURES = ("t1", "t1_per_image", "u", "s", "h", "h_peer", "ausuc")
 # What a GPU has to reach: a ratio of the bench, the most it may be, or with a minus the least.
 BARS = {
@@ -225,6 +231,33 @@ def arithmetic_table(rows: Rows) -> str:
     return markdown_table(("ResNet-50 at 224", "GMAC"), [(row["what"], f"{float(row['gmac']):.3f}") for row in rows])
 
 
+def quickstart_block(rows: Rows) -> str:
+    """What `make quickstart` prints, from the first of these rows, and how far the others are from it."""
+    first: dict[str, Any] = {name: _value(text) for name, text in rows[0].items()}
+    file = io.StringIO()
+    Console(file=file, width=80).print(metrics_table([first]))
+    printed = "\n".join(line.rstrip() for line in file.getvalue().strip("\n").splitlines())
+    ranges = {name: sorted(100 * float(row[column]) for row in rows) for name, column in QUICKSTART.items()}
+    told = ", ".join(f"{name} {values[0]:.1f} to {values[-1]:.1f}" for name, values in ranges.items())
+    kernels = ", ".join(dict.fromkeys(row["kernels"] for row in rows))
+    threads = " and ".join(sorted({row["threads"] for row in rows}))
+    about = (
+        "These digits are of one CPU. Others round otherwise, and a training makes points out of that: with the "
+        f"kernels that torch has for several kinds of CPU ({kernels}) and {threads} threads, {len(rows)} runs of the "
+        f"same seed had {told} (`python -m erpcnet.experiments.quickstart`). A second `make quickstart` evaluates the "
+        "run that is there."
+    )
+    return f"```\n{printed}\n```\n\n{textwrap.fill(about, 120, break_on_hyphens=False)}"
+
+
+def _value(text: str) -> Any:
+    """A value of a CSV file: a number, nothing, or what it says."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
+
+
 def fill(page: Path, marker: str, text: str) -> None:
     """Put generated text between `<!-- marker -->` and `<!-- /marker -->` of a page."""
     before, start, rest = page.read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
@@ -237,6 +270,7 @@ def fill(page: Path, marker: str, text: str) -> None:
 def main() -> None:
     """Fill the pages below docs/ from the CSV files beside them."""
     results = Path("docs/results")
+    fill(Path("README.md"), "quickstart", quickstart_block(read_rows(results / "quickstart.csv")))
     fill(results / "creatures.md", "ablation", ablation_tables(read_rows(results / "creatures.csv")))
     page = results.parent / "results.md"
     ablations = {path.stem: read_rows(path) for path in sorted(results.glob("cub-*.csv"))}

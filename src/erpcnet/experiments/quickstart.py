@@ -1,0 +1,57 @@
+"""How far the quickstart's figures lie apart on CPUs that round otherwise: the same command with other kernels.
+
+    python -m erpcnet.experiments.quickstart DATASET
+
+trains the preset `creatures`, seed 0, once for each of `CPUS`, and writes docs/results/quickstart.csv, from which
+`erpcnet.experiments.report` fills the README. ATEN_CPU_CAPABILITY says which instructions torch's own kernels may use,
+OMP_NUM_THREADS among how many threads sums are shared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from erpcnet.experiments.rows import write_rows
+
+RESULTS = Path("docs/results/quickstart.csv")
+# Kernels (None: the best that this CPU has) and threads. The first is what `make quickstart` does on two cores.
+CPUS: tuple[tuple[str | None, int], ...] = (
+    (None, 2),
+    (None, 1),
+    ("avx2", 2),
+    ("avx2", 1),
+    ("default", 2),
+    ("default", 1),
+)
+
+
+def run_once(data: str, kernels: str | None, threads: int, options: Sequence[str] = ()) -> dict[str, Any]:
+    """Train in a process of its own; its metrics, and what it ran with."""
+    own = {"OMP_NUM_THREADS": str(threads)} | ({} if kernels is None else {"ATEN_CPU_CAPABILITY": kernels})
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **own}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = [sys.executable, "-m", "erpcnet", "train", "--config", "creatures", "--data", data, "--out", str(out)]
+        subprocess.run([*command, *options], env=environment, check=True, stdout=subprocess.DEVNULL)
+        metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    kept = {name: value for name, value in metrics.items() if not isinstance(value, list) and name != "data"}
+    return {"kernels": kernels or "best", "threads": threads, **kept}
+
+
+def main() -> None:
+    """Write the rows, after each of them."""
+    rows = []
+    for kernels, threads in CPUS:
+        rows.append(run_once(sys.argv[1], kernels, threads))
+        write_rows(RESULTS, rows)
+
+
+if __name__ == "__main__":
+    main()
