@@ -229,7 +229,7 @@ def _row(
         protocol: Protocol = "peer" if None in (model.sigma, model.delta) else "fixed"
         settings = choose_settings(walks, model.sigma, model.delta, stop_loss, protocol)
     metrics = measure(walks, settings, seed).to_json()
-    by_step = metrics.pop("t1_by_step")
+    by_step, _, _ = (metrics.pop(name) for name in ("t1_by_step", "temperature", "temperature_all"))  # lists
     if walks.seen is not None:
         # What choosing delta on the test images would have given: how far the chosen one is from the best.
         metrics["h_peer"] = seen_unseen_curve(walks, settings.sigma).best()[1]

@@ -22,14 +22,7 @@ from erpcnet.experiments.rows import write_rows
 
 RESULTS = Path("docs/results/quickstart.csv")
 # Kernels (None: the best that this CPU has) and threads. The first is what `make quickstart` does on two cores.
-CPUS: tuple[tuple[str | None, int], ...] = (
-    (None, 2),
-    (None, 1),
-    ("avx2", 2),
-    ("avx2", 1),
-    ("default", 2),
-    ("default", 1),
-)
+CPUS: tuple[tuple[str | None, int], ...] = ((None, 2), (None, 1), ("avx2", 2), ("default", 1))
 
 
 def run_once(data: str, kernels: str | None, threads: int, options: Sequence[str] = ()) -> dict[str, Any]:
