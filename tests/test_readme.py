@@ -76,6 +76,7 @@ def test_the_commands_do_what_they_say(
         assert drawn.width > 100
 
 
+@pytest.mark.slow
 def test_the_snippets_run(
     creatures: Path, dataset: ZeroShotDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

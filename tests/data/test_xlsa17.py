@@ -202,6 +202,7 @@ def test_the_real_splits_have_the_known_counts(name: str, tmp_path: Path) -> Non
     np.testing.assert_allclose(dataset.unit_attributes.T, splits["att"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_real_cub_passes_the_check_whole_and_training_starts(tmp_path: Path) -> None:
     """All 11,788 images decode; Stage I takes a step from the real weights on some of them."""
     source = shared("data", "CUB_200_2011")

@@ -61,6 +61,7 @@ def prepared(model: Recogniser, shown: list[Image.Image]) -> tuple[np.ndarray, n
     return np.stack(squares), np.array([(one.height, one.width) for one in shown], dtype=np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "first", "views"), [("erpcnet", 5, 1), ("erpcnet", 0, 4), ("globalnet", 0, 2), ("hardnet", 5, 1)]
 )

@@ -168,6 +168,7 @@ def test_a_damaged_checkpoint_is_named(tiny_config: Config, dataset: ZeroShotDat
         train_network(open_workshop(tiny_config, dataset), dataset, Log(), Checkpoints(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on(creatures: Path, tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "erpcnet", "train", "--config", "creatures", "--data", str(creatures)),

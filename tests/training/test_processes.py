@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from erpcnet.model import create_backbone
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_does(creatures: Path, tmp_path: Path) -> None:
     """But for norms that are not frozen, whose statistics are of each process's own images; and Adam's steps would
     make much of what rounding makes of gradients that are nearly 0.
