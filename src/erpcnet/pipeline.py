@@ -19,12 +19,12 @@ from erpcnet.evaluation.protocol import (
     build_test_tables,
     choose_settings,
     measure,
-    usual_order,
     walk_images,
     walk_tables,
 )
 from erpcnet.model import ERPCNet
 from erpcnet.model.preprocessing import Preprocessing, preprocessing_of
+from erpcnet.model.walk import usual_order
 from erpcnet.progress import console
 from erpcnet.training import Checkpoint, Checkpoints, Log, open_source, train_stage1, train_stage2
 

@@ -21,13 +21,11 @@ from erpcnet.evaluation.protocol import (
     choose_sigma,
     measure,
     seen_unseen_curve,
-    stopped_scores,
-    usual_order,
     walk_tables,
 )
 from erpcnet.model import Classes, ERPCNet, Variant
-from erpcnet.model.scoring import OperatingPoint
-from erpcnet.model.walk import DirectLocalities, StopRule, walk
+from erpcnet.model.scoring import OperatingPoint, stopped_scores
+from erpcnet.model.walk import DirectLocalities, StopRule, usual_order, walk
 from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings, walk_test
 from erpcnet.training import Log
 

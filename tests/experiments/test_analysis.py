@@ -16,11 +16,11 @@ from erpcnet.cli import main
 from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.data.settings import TestViews
-from erpcnet.evaluation.protocol import EvaluationWalks, measure, usual_order
+from erpcnet.evaluation.protocol import EvaluationWalks, measure
 from erpcnet.experiments.analysis import Trajectories, class_records, embed, failures, follow, thresholds
 from erpcnet.model import ERPCNet
 from erpcnet.model.scoring import OperatingPoint
-from erpcnet.model.walk import DirectLocalities, StopRule, walk
+from erpcnet.model.walk import DirectLocalities, StopRule, usual_order, walk
 from erpcnet.pipeline import open_workshop, train_network, walk_test
 from erpcnet.training import Log
 

@@ -7,10 +7,9 @@ import torch
 
 from conftest import between, small_network
 from erpcnet.errors import InputError
-from erpcnet.evaluation.protocol import usual_order
 from erpcnet.inference import Engine, Execution
 from erpcnet.model import Classes
-from erpcnet.model.walk import DirectLocalities, StopRule, Walk, walk
+from erpcnet.model.walk import DirectLocalities, StopRule, Walk, usual_order, walk
 
 
 def _images(count: int) -> torch.Tensor:

@@ -7,8 +7,9 @@ import torch
 
 from conftest import between, small_network
 from erpcnet.data import Batch
-from erpcnet.evaluation.protocol import stopped_scores
 from erpcnet.model import Classes, ERPCNet
+from erpcnet.model.locality_tables import Place, build_table, roomy_place
+from erpcnet.model.scoring import stopped_scores
 from erpcnet.model.walk import (
     DirectLocalities,
     EntropyOrder,
@@ -19,7 +20,6 @@ from erpcnet.model.walk import (
     StopRule,
     walk,
 )
-from erpcnet.training.tables import Place, build_table, roomy_place
 
 
 class _Counting(DirectLocalities):
@@ -151,7 +151,7 @@ def test_what_does_not_fit_into_memory_goes_to_a_file(monkeypatch: pytest.Monkey
     class Free:
         available = 1000
 
-    monkeypatch.setattr("erpcnet.training.tables.psutil.virtual_memory", Free)
+    monkeypatch.setattr("erpcnet.model.locality_tables.psutil.virtual_memory", Free)
     assert roomy_place(500, torch.device("cpu")) == "memory"
     assert roomy_place(501, torch.device("cpu")) == "file"
 

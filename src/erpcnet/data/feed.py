@@ -17,6 +17,7 @@ from erpcnet.data.cache import ImageCache
 from erpcnet.data.dataset import IntArray
 from erpcnet.data.settings import DataSettings
 from erpcnet.data.views import Activity, centre_boxes, closer_boxes, random_boxes, take_views
+from erpcnet.memory import free_gpu_memory
 from erpcnet.model.preprocessing import Preprocessing
 
 AHEAD = 3  # batches fetched before they are asked for
@@ -48,13 +49,6 @@ class Cuts(NamedTuple):
 
     def mirrored(self) -> Cuts:
         return self._replace(flip=~self.flip)
-
-
-def free_gpu_memory(device: torch.device) -> int:
-    """Bytes that this process may still take on a GPU: what is free there, within the fraction it is allowed."""
-    free, total = torch.cuda.mem_get_info(device)
-    allowed = torch.cuda.get_per_process_memory_fraction(device) * total - torch.cuda.memory_reserved(device)
-    return max(0, min(free, int(allowed)))
 
 
 class ImageFeed:

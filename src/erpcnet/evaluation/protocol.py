@@ -17,10 +17,18 @@ from erpcnet.evaluation.calibration import expected_calibration_error, fit_tempe
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
 from erpcnet.evaluation.stacking import Curve, StackedScores, curve, stack
 from erpcnet.model import Classes, ERPCNet
-from erpcnet.model.scoring import OperatingPoint, Protocol, Temperatures, logits_by_step, stacked, steps_until
-from erpcnet.model.walk import DirectLocalities, Order, PolicyOrder, RandomOrder, Walk, walk
+from erpcnet.model.locality_tables import LocalityTable, build_table
+from erpcnet.model.scoring import (
+    OperatingPoint,
+    Protocol,
+    Temperatures,
+    glance_scores,
+    logits_by_step,
+    stacked,
+    stopped_scores,
+)
+from erpcnet.model.walk import DirectLocalities, Order, Walk, walk
 from erpcnet.progress import track
-from erpcnet.training.tables import LocalityTable, build_table
 
 # r = beta (p + p) can pass 2 where beta passes 1; the last one never stops.
 SIGMAS = (*(round(0.1 * step, 1) for step in range(1, 23)), float("inf"))
@@ -114,25 +122,6 @@ class EvaluationWalks:
         device = self.unseen.whole.device
         phi = torch.from_numpy(self.dataset.unit_attributes[numbers]).to(device)
         return self.network.classes(phi, torch.from_numpy(np.isin(numbers, self.dataset.seen)).to(device))
-
-
-@torch.inference_mode()
-def stopped_scores(network: ERPCNet, seen: Walk, classes: Classes, sigma: float) -> tuple[Tensor, Tensor]:
-    """What a walk of T steps would have answered had it stopped at sigma: logits [N, C] and steps [N]."""
-    taken = steps_until(network, seen, classes, sigma)
-    rows = torch.arange(taken.shape[0], device=taken.device)
-    return logits_by_step(network, seen, classes)[rows, taken], taken
-
-
-@torch.inference_mode()
-def glance_scores(network: ERPCNet, seen: Walk, classes: Classes) -> Tensor:
-    """What was to be answered after the glance: logits [N, C]."""
-    return logits_by_step(network, seen, classes)[:, 0]
-
-
-def usual_order(network: ERPCNet, seed: int) -> Order:
-    """The order a variant looks in: its policy, or chance."""
-    return RandomOrder(seed) if network.policy is None else PolicyOrder(network.policy)
 
 
 def build_test_tables(

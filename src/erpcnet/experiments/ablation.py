@@ -27,14 +27,13 @@ from erpcnet.evaluation.protocol import (
     choose_settings,
     measure,
     seen_unseen_curve,
-    usual_order,
     walk_tables,
 )
 from erpcnet.experiments.oracle import OracleOrder
 from erpcnet.experiments.parts import hits, part_places
 from erpcnet.model import ERPCNet, Variant
 from erpcnet.model.scoring import Protocol
-from erpcnet.model.walk import EntropyOrder, FixedOrder, Order, RandomOrder
+from erpcnet.model.walk import EntropyOrder, FixedOrder, Order, RandomOrder, usual_order
 from erpcnet.pipeline import Workshop, open_workshop, prepare, train_localities
 from erpcnet.presets import list_presets
 from erpcnet.progress import console

@@ -23,6 +23,7 @@ from erpcnet.errors import InputError
 from erpcnet.inference import Engine, Execution
 from erpcnet.model import ERPCNet, ModelSettings, Variant
 from erpcnet.model.fusion import freeze
+from erpcnet.model.locality_tables import build_table
 from erpcnet.model.settings import BackboneSettings, LocalSettings
 from erpcnet.model.walk import DirectLocalities, Localities
 from erpcnet.recording import WARMING, record
@@ -31,7 +32,6 @@ from erpcnet.training.settings import LossWeights, Stage2Settings
 from erpcnet.training.stage1 import random_cells
 from erpcnet.training.stage2 import PolicyTraining
 from erpcnet.training.step import GradientStep, gradient_step
-from erpcnet.training.tables import build_table
 
 ATTRIBUTES, CLASSES = 312, 150  # CUB's
 LEAST_REPEATS = 4  # quartiles of fewer say nothing

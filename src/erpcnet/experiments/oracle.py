@@ -7,8 +7,8 @@ from torch import Tensor
 
 from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.heads import JointState
+from erpcnet.model.locality_tables import TableLocalities
 from erpcnet.model.walk import Localities
-from erpcnet.training.tables import TableLocalities
 
 
 class OracleOrder:

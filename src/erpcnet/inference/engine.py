@@ -12,9 +12,17 @@ import torch
 from torch import Tensor
 
 from erpcnet.errors import InputError
-from erpcnet.evaluation.protocol import usual_order
 from erpcnet.model import ERPCNet
-from erpcnet.model.walk import DirectLocalities, Order, ParallelLocalities, StopRule, Walk, cut_short, walk
+from erpcnet.model.walk import (
+    DirectLocalities,
+    Order,
+    ParallelLocalities,
+    StopRule,
+    Walk,
+    cut_short,
+    usual_order,
+    walk,
+)
 from erpcnet.precision import rough_products
 from erpcnet.recording import Replay
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from erpcnet.data.views import over_views, views_at_test
 from erpcnet.errors import InputError
-from erpcnet.evaluation.protocol import stopped_scores, usual_order
 from erpcnet.inference.recogniser import Recogniser
-from erpcnet.model.walk import DirectLocalities, ParallelLocalities, walk
+from erpcnet.model.scoring import stopped_scores
+from erpcnet.model.walk import DirectLocalities, ParallelLocalities, usual_order, walk
 
 ABOUT = "about.json"  # beside the program in its file
 FIXED = ("erpcnet", "rpcnet", "globalnet", "hardnet")  # what does not look at random

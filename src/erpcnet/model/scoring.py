@@ -98,3 +98,17 @@ def stacked(logits: Tensor, seen: Tensor, delta: float) -> Tensor:
     """
     mixed = seen.any() & ~seen.all()
     return logits - delta * (seen & mixed)
+
+
+@torch.inference_mode()
+def stopped_scores(network: ERPCNet, walk: Walk, classes: Classes, sigma: float) -> tuple[Tensor, Tensor]:
+    """What a walk of T steps would have answered had it stopped at sigma: logits [N, C] and steps [N]."""
+    taken = steps_until(network, walk, classes, sigma)
+    rows = torch.arange(taken.shape[0], device=taken.device)
+    return logits_by_step(network, walk, classes)[rows, taken], taken
+
+
+@torch.inference_mode()
+def glance_scores(network: ERPCNet, walk: Walk, classes: Classes) -> Tensor:
+    """What was to be answered after the glance: logits [N, C]."""
+    return logits_by_step(network, walk, classes)[:, 0]

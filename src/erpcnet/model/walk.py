@@ -130,6 +130,11 @@ class PolicyOrder:
         return chances.argmax(dim=1)
 
 
+def usual_order(network: ERPCNet, seed: int) -> Order:
+    """The order a variant looks in: its policy, or chance."""
+    return RandomOrder(seed) if network.policy is None else PolicyOrder(network.policy)
+
+
 @dataclass(frozen=True)
 class StopRule:
     """End an image's walk once beta (p_joint + p_global) of the best class reaches sigma.

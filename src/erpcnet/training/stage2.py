@@ -13,6 +13,7 @@ from torch import Tensor
 from erpcnet.data import Batch, ImageFeed, ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet
+from erpcnet.model.locality_tables import FETCHED, LocalityTable, build_table
 from erpcnet.model.policy import ActorCritic
 from erpcnet.model.reward import rewards
 from erpcnet.model.walk import DirectLocalities, Localities, PolicyOrder, walk
@@ -34,7 +35,6 @@ from erpcnet.training.ppo import (
 )
 from erpcnet.training.settings import Stage2Settings
 from erpcnet.training.stage1 import seen_targets
-from erpcnet.training.tables import FETCHED, LocalityTable, build_table
 
 # Images [N], their views [N] and the cells [N, T] that were looked at, to states and descriptors: see `Episodes`.
 Recall = Callable[[Tensor, Tensor, Tensor], tuple[Rows, Rows]]

@@ -5,22 +5,31 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import psutil
 import torch
 from torch import Tensor
 
-from erpcnet.data import Batch
-from erpcnet.data.feed import free_gpu_memory
-from erpcnet.model import ERPCNet
+from erpcnet.memory import free_gpu_memory
+from erpcnet.model.network import ERPCNet
 from erpcnet.model.walk import ParallelLocalities
 from erpcnet.progress import bar
 
 Place = Literal["device", "memory", "file"]
 ROOM = 0.5  # of what is free, the share that a table may take: those who walk need some too
 FETCHED = 256  # images whose descriptors are fetched at once from a table that lies elsewhere
+
+
+class Images(Protocol):
+    """A batch: `images` [N, 3, H, W], and `rows` [N], where they stand in their dataset."""
+
+    @property
+    def images(self) -> Tensor: ...
+
+    @property
+    def rows(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ def _fetch(values: Tensor, *index: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def build_table(
-    network: ERPCNet, batches: Iterable[Batch], count: int, what: str = "Localities", place: Place | None = None
+    network: ERPCNet, batches: Iterable[Images], count: int, what: str = "Localities", place: Place | None = None
 ) -> LocalityTable:
     """Run the frozen network once over `batches` of `count` images in all, every cell of every image.
 

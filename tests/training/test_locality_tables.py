@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
+import erpcnet.model.locality_tables as tables
 import erpcnet.training.stage2 as stage2
-import erpcnet.training.tables as tables
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset
-from erpcnet.evaluation.protocol import build_test_tables, usual_order, walk_tables
+from erpcnet.evaluation.protocol import build_test_tables, walk_tables
+from erpcnet.model.locality_tables import Place
+from erpcnet.model.walk import usual_order
 from erpcnet.pipeline import create_network, open_workshop
 from erpcnet.training import Log, TableSource, policy_table, train_stage2
-from erpcnet.training.tables import Place
 
 
 def test_a_table_in_a_file_gives_the_same_policy_and_walks(
