@@ -45,7 +45,14 @@ def run(creatures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def demo(run: Path) -> Iterator[str]:
     """The page of `erpcnet demo`, in a process of its own, at its address; Ctrl-C ends it."""
     command = [sys.executable, "-m", "erpcnet", "demo", str(run), "--port", "0", "--device", "cpu"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    # A shell's background jobs ignore Ctrl-C, and so would what the tests start in one.
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stderr is not None
     try:
         found = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
