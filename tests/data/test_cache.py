@@ -105,6 +105,7 @@ class _PretendedCard:
 
     def __init__(self, gib: float, free: float, fraction: float, monkeypatch: pytest.MonkeyPatch) -> None:
         total = int(gib * 2**30)
+        monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (int(free * total), total))
         monkeypatch.setattr("torch.cuda.get_per_process_memory_fraction", lambda _: fraction)
         monkeypatch.setattr("torch.cuda.memory_reserved", lambda _: 0)

@@ -137,4 +137,5 @@ def explained_variance(values: Tensor, returns: Tensor, alive: Tensor) -> Tensor
 
 def mean_alive(values: Tensor, alive: Tensor) -> Tensor:
     """The mean over the steps taken."""
-    return torch.where(alive, values, 0.0).sum() / alive.sum()
+    # Not `where` with a number, which would be copied to a GPU: a recording does not allow that.
+    return values.masked_fill(~alive, 0.0).sum() / alive.sum()
