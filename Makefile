@@ -48,7 +48,7 @@ unit: setup
 	OMP_NUM_THREADS=1 $(PYTEST) --cov --cov-report=term --durations=10
 
 # As other CPUs would round: what torch's own kernels, and oneDNN's, may use, and by how many threads they share sums.
-test-portable: setup ## the tests with the kernels of other CPUs, seven times: half an hour on two cores
+test-portable: setup ## the tests with the kernels of other CPUs, seven times: some forty minutes on two cores
 	@set -e; for kernels in default avx2 best; do for threads in 1 2; do \
 	  echo "ATEN_CPU_CAPABILITY=$$kernels OMP_NUM_THREADS=$$threads"; \
 	  env $$([ $$kernels = best ] || echo ATEN_CPU_CAPABILITY=$$kernels) OMP_NUM_THREADS=$$threads \

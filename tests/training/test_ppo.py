@@ -149,8 +149,8 @@ def test_steps_that_were_not_taken_make_no_gradient_of_nan() -> None:
     )
     found = ppo_loss(policy, wild, 0.2, 0.5, 0.01)
     expected = ppo_loss(policy, episodes, 0.2, 0.5, 0.01)
-    assert float(found.total) == pytest.approx(float(expected.total), rel=1e-5)
-    assert float(found.approx_kl) == pytest.approx(float(expected.approx_kl), rel=1e-4)
+    assert found.total.item() == pytest.approx(expected.total.item(), rel=1e-5)
+    assert found.approx_kl.item() == pytest.approx(expected.approx_kl.item(), rel=1e-4)
     found.total.backward()
     assert all(p.grad.isfinite().all() for p in policy.parameters() if p.grad is not None)
 
