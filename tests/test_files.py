@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 import erpcnet
 import erpcnet.resume
@@ -213,3 +214,21 @@ def test_an_ablation_keeps_the_rows_of_the_last_one(
     assert main(["ablation", *given, *(["--overwrite"] if words else [])]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert rows.read_text() == "method,t1\nGlobalNet,0.7\n"
+
+
+def test_models_from_before_the_operating_point_are_read(
+    tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path
+) -> None:
+    """sigma, delta and protocol beside the rest, an infinity that is no JSON, and nothing of preprocessing."""
+    path, config = tmp_path / "model.safetensors", replace(tiny_config, data=replace(tiny_config.data, centre=0.9))
+    network = create_network(config, len(dataset.attribute_names))
+    save_model(path, network, dataset, config, OperatingPoint(1.0, 0.5, "fixed"), Preprocessing())
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["erpcnet"])
+        state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    del about["operating_point"], about["preprocessing"]
+    about |= {"sigma": float("inf"), "delta": 0.25, "protocol": "validation"}
+    save_file(state, path, metadata={"format": "pt", "erpcnet": json.dumps(about)})
+    loaded = erpcnet.load(path)
+    assert loaded.point == OperatingPoint(float("inf"), 0.25, "validation")
+    assert loaded.preprocessing == Preprocessing(crop_share=0.9)
