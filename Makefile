@@ -29,7 +29,7 @@ quickstart: setup ## draw the embedded dataset, train ERPCNet on it and evaluate
 	  echo "$(RUN) is trained already: evaluating it. Remove it, or give RUN=FOLDER, to train anew."; \
 	  $(BIN)/erpcnet evaluate $(RUN); \
 	else \
-	  $(BIN)/erpcnet train --config creatures --data data/creatures --out $(RUN); \
+	  $(BIN)/erpcnet train --config creatures --dataset data/creatures --out $(RUN); \
 	fi
 
 bench: setup ## time it, as ratios

@@ -1,9 +1,9 @@
 """What does prediction cost beside the backbone alone? A trained run on its own test images, with its early stop.
 
-    python benchmarks/prediction.py RUN --data DIR [--batch 256] [--repeats 20]
+    python benchmarks/prediction.py RUN --dataset DIR [--batch 256] [--repeats 20]
 
-Timed in turns within one run, on the same images of unseen classes, one view of each: the walk, the backbone frozen as
-the walk's is, and the backbone as it comes; the medians are compared.
+Timed in turns within one run, on the same images of unseen classes, one crop of each: the rollout, the backbone fused
+as the rollout's is, and the backbone as it comes; the medians are compared.
 """
 
 from __future__ import annotations
@@ -13,64 +13,64 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 
 import erpcnet
-from erpcnet.config import load_config
 from erpcnet.data import read_dataset
-from erpcnet.model.backbone import create_backbone
-from erpcnet.model.walk import StopRule
-from erpcnet.pipeline import open_workshop
+from erpcnet.data.loader import open_loader
+from erpcnet.inference import Execution
+from erpcnet.model import create_backbone
+from erpcnet.model.scoring import StopRule
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--dataset", required=True)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
-    dataset = read_dataset(options.data)
+    dataset = read_dataset(options.dataset)
     # Images of a class lie together, and classes take more or fewer steps.
     spread = np.linspace(0, len(dataset.test_unseen) - 1, options.batch).astype(int)
     rows = dataset.test_unseen[spread]
     found: dict[str, object] = {}
-    for way in ("sequential", "parallel", "parallel_graph", "sequential_graph"):
+    ways: tuple[Execution, ...] = ("sequential", "parallel", "parallel_graph", "sequential_graph")
+    for way in ways:
         model = erpcnet.load(options.run, execution=way)
         network = model.network
-        feed = open_workshop(replace(load_config(), data=model.data), dataset).feed
-        images = next(feed.plain(rows, options.batch)).images
+        device = next(network.parameters()).device
+        loader = open_loader(dataset, model.data, model.preprocessing, device)
+        images = next(loader.centre_crops(rows, options.batch)).images
         phi = model.classes.select("unseen").phi().to(images.device)
         seen = torch.zeros(len(phi), dtype=torch.bool, device=images.device)
-        stop = StopRule(model.sigma, network.classes(phi, seen))
-        steps = float(model.engine.walk(images, stop).steps.double().mean())
-
-        precision = network.precision if images.is_cuda and network.precision else torch.float32
+        stop = StopRule(network, network.classes(phi, seen), model.point.sigma)
+        steps = float(model.engine.rollout(images[None], stop).steps.double().mean())
+        precision = (model.runtime.precision if images.is_cuda else None) or torch.float32
         typed, usual = images.to(precision), create_backbone(network.settings.backbone.name, "none").eval()
-        usual = usual.to(images.device, precision, memory_format=torch.channels_last)
+        usual = usual.to(images.device, precision, memory_format=torch.channels_last)  # type: ignore[call-overload]
         with torch.inference_mode():
-            walked, frozen, alone = by_turns(
+            rolled_out, fused, alone = by_turns(
                 [
-                    partial(model.engine.walk, images, stop),
+                    partial(model.engine.rollout, images[None], stop),
                     partial(network.backbone, typed),
                     partial(usual, typed),
                 ],
                 options.repeats,
             )
-        device = torch.cuda.get_device_name() if images.is_cuda else f"{torch.get_num_threads()} CPU threads"
+        name = torch.cuda.get_device_name() if images.is_cuda else f"{torch.get_num_threads()} CPU threads"
         found[model.engine.way(options.batch)] = {
-            "device": device,
+            "device": name,
             "batch": len(images),
             "mean_steps": steps,
-            "ms_per_image": 1000 * walked / len(images),
-            "backbone_frozen_ms_per_image": 1000 * frozen / len(images),
+            "ms_per_image": 1000 * rolled_out / len(images),
+            "backbone_fused_ms_per_image": 1000 * fused / len(images),
             "backbone_ms_per_image": 1000 * alone / len(images),
-            "against_frozen": walked / frozen,
-            "against_usual": walked / alone,
+            "against_fused": rolled_out / fused,
+            "against_usual": rolled_out / alone,
         }
     print(json.dumps(found, indent=2))
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from erpcnet.config import Config, load_config
+from erpcnet.config import BackboneSettings, Config, JointSettings, ModelSettings, PolicySettings, load_config
 from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.data.creatures import CreatureSettings, make_creatures
-from erpcnet.model import ERPCNet, ModelSettings
-from erpcnet.model.settings import BackboneSettings, JointSettings, PolicySettings
+from erpcnet.model import ERPCNet
 
 # What is compared with slow references is computed on the CPU, in fp32, whatever the machine has; tests of what only a
 # GPU does are run apart (`make test-gpu`). Importing torch does not look for GPUs yet.
@@ -58,7 +57,7 @@ def tiny_config() -> Config:
         "creatures",
         data={"image_size": 64},
         stage1={"epochs": 1, "batch_size": 16},
-        stage2={"epochs": 2, "batch_size": 16},
+        stage2={"epochs": 2, "minibatch_size": 16},
     )
 
 

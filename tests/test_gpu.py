@@ -1,4 +1,4 @@
-"""What users do, on a GPU: both stages recorded, convolutions in bf16."""
+"""What users do, on a GPU: both stages as CUDA graphs, convolutions in bf16."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 import erpcnet
 from erpcnet.cli import main
-from erpcnet.data import ImageCache, ImageFeed, ZeroShotDataset
-from erpcnet.data.settings import DataSettings
+from erpcnet.config import DataSettings
+from erpcnet.data import ImageCache, ImageLoader, ZeroShotDataset
 
 
 @pytest.mark.gpu
@@ -22,7 +22,7 @@ def test_a_run_on_a_gpu_is_evaluated_and_predicts_alike(
 ) -> None:
     run = tmp_path / "run"
     small = ["--data.image_size", "64", "--stage1.epochs", "4", "--stage1.batch_size", "8", "--stage2.epochs", "6"]
-    words = ["train", "--config", "creatures", "--data", str(creatures), "--out", str(run), "--variant", variant]
+    words = ["train", "--config", "creatures", "--dataset", str(creatures), "--out", str(run), "--variant", variant]
     assert main([*words, *small]) == 0
     capsys.readouterr()
     assert main(["evaluate", str(run), "--json"]) == 0
@@ -34,14 +34,14 @@ def test_a_run_on_a_gpu_is_evaluated_and_predicts_alike(
     rows = dataset.test_unseen
     found = model.predict([creatures / dataset.image_paths[row] for row in rows])
     right = [dataset.classes[dataset.labels[row]] == answer.name for row, answer in zip(rows, found, strict=True)]
-    # Frozen for prediction, bf16 rounds elsewhere: an answer of twenty may turn over.
+    # Fused for prediction, bf16 rounds elsewhere: an answer of twenty may turn over.
     assert sum(right) / len(right) == pytest.approx(metrics["t1_per_image"], abs=0.06)
 
 
 @pytest.mark.gpu
 def test_deterministic_runs_on_a_gpu_are_equal_to_the_bit(creatures: Path, tmp_path: Path) -> None:
     small = ["--data.image_size", "64", "--stage1.epochs", "3", "--stage1.batch_size", "8", "--stage2.epochs", "3"]
-    words = ["train", "--config", "creatures", "--data", str(creatures), "--deterministic", "true", *small]
+    words = ["train", "--config", "creatures", "--dataset", str(creatures), "--deterministic", "true", *small]
     try:
         for name in ("one", "two"):
             assert main([*words, "--out", str(tmp_path / name)]) == 0
@@ -61,9 +61,9 @@ def test_pixels_that_a_small_card_has_no_room_for_stay_in_memory(tmp_path: Path,
     try:
         torch.cuda.set_per_process_memory_fraction(4 * 2**30 / total)
         before = torch.cuda.memory_allocated()
-        feed = ImageFeed(cache, DataSettings(image_size=224), device="cuda")
+        loader = ImageLoader(cache, DataSettings(image_size=224), device="cuda")
         assert torch.cuda.memory_allocated() - before < 2**26
-        (batch,) = feed.plain(np.arange(8), 8)
+        (batch,) = loader.centre_crops(np.arange(8), 8)
         assert batch.images.is_cuda
         assert float(batch.images.std()) < 1.0  # 200 everywhere, normalised channel by channel
     finally:

@@ -29,7 +29,7 @@ SNIPPETS = [block for kind, block in BLOCKS if kind == "python"]
 # The README's commands with a network that trains within seconds.
 SMALL = [
     *("--model.backbone.name", "small", "--model.backbone.weights", "default", "--data.image_size", "64"),
-    *("--data.cache_size", "72", "--stage1.epochs", "1", "--stage1.least_steps", "2", "--stage2.epochs", "1"),
+    *("--data.cache_size", "72", "--stage1.epochs", "1", "--stage1.min_steps", "2", "--stage2.epochs", "1"),
 ]
 
 
@@ -82,7 +82,9 @@ def test_the_snippets_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     quick = ["--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1"]
-    assert main(["train", "--config", "creatures", "--data", str(creatures), "--out", "runs/quickstart", *quick]) == 0
+    assert (
+        main(["train", "--config", "creatures", "--dataset", str(creatures), "--out", "runs/quickstart", *quick]) == 0
+    )
     assert main(["export", "runs/quickstart"]) == 0
     shutil.copy(creatures / dataset.image_paths[0], "some.png")
     first: dict[str, Any] = {}
@@ -96,7 +98,7 @@ def test_the_snippets_run(
 
 
 def test_the_layout_names_what_is_there() -> None:
-    layout = next(block for _, block in BLOCKS if "src/erpcnet/data/" in block)
+    layout = next(block for _, block in BLOCKS if "src/erpcnet/config/" in block)
     named = set(re.findall(r"^(?:src/erpcnet/|            )(\w+)/ ", layout, re.MULTILINE))
     folders = {path.name for path in (ROOT / "src" / "erpcnet").iterdir() if path.is_dir() and path.name[0] != "_"}
     assert named == folders

@@ -2,31 +2,54 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from erpcnet.config import Config, load_config
-    from erpcnet.data.readers import read_dataset
+    from erpcnet.data import ZeroShotDataset, read_dataset
     from erpcnet.errors import InputError
-    from erpcnet.runs import evaluate_run, load, train_run
+    from erpcnet.evaluation import Metrics, evaluate_run
+    from erpcnet.inference import Locality, Prediction, ZeroShotClassifier, load
+    from erpcnet.model import register_joint_head, register_order
+    from erpcnet.training import train_run
 
-__all__ = ["Config", "InputError", "evaluate_run", "load", "load_config", "read_dataset", "train_run"]
+__all__ = [
+    "Config",
+    "InputError",
+    "Locality",
+    "Metrics",
+    "Prediction",
+    "ZeroShotClassifier",
+    "ZeroShotDataset",
+    "evaluate_run",
+    "load",
+    "load_config",
+    "read_dataset",
+    "register_joint_head",
+    "register_order",
+    "train_run",
+]
 
-_HOMES = {
-    "Config": "erpcnet.config",
-    "InputError": "erpcnet.errors",
-    "evaluate_run": "erpcnet.runs",
-    "load": "erpcnet.runs",
-    "load_config": "erpcnet.config",
-    "read_dataset": "erpcnet.data.readers",
-    "train_run": "erpcnet.runs",
+_ROOMS = {
+    "config": ("Config", "load_config"),
+    "data": ("ZeroShotDataset", "read_dataset"),
+    "errors": ("InputError",),
+    "evaluation": ("Metrics", "evaluate_run"),
+    "inference": ("Locality", "Prediction", "ZeroShotClassifier", "load"),
+    "model": ("register_joint_head", "register_order"),
+    "training": ("train_run",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `erpcnet --help` does not wait for torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'erpcnet' has no attribute '{name}'")
-    from importlib import import_module
+    """Import on first use, so that `erpcnet --help` does not wait for torch, nor `erpcnet.load` for training code."""
+    for room, names in _ROOMS.items():
+        if name in names:
+            from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+            return getattr(import_module(f"erpcnet.{room}"), name)
+    raise AttributeError(f"module 'erpcnet' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 
 from conftest import TINY
-from erpcnet.data import ImageCache, ImageFeed, open_cache, read_dataset
+from erpcnet.config import DataSettings
+from erpcnet.data import ImageCache, ImageLoader, open_cache, read_dataset
 from erpcnet.data.cache import FOLDER
 from erpcnet.data.creatures import make_creatures
-from erpcnet.data.feed import _copy_to
-from erpcnet.data.settings import DataSettings
+from erpcnet.data.loader import _copy_to
 from erpcnet.errors import InputError
 
 
@@ -73,14 +73,14 @@ def test_the_cache_goes_where_the_environment_says(root: Path, tmp_path: Path, m
     assert not (root / FOLDER).exists()
 
 
-def test_an_epoch_feeds_every_row_once_and_processes_share_it(root: Path) -> None:
+def test_an_epoch_loads_every_row_once_and_processes_share_it(root: Path) -> None:
     dataset = read_dataset(root)
-    feed = ImageFeed(open_cache(dataset, 64), DataSettings(image_size=56))
+    loader = ImageLoader(open_cache(dataset, 64), DataSettings(image_size=56))
     generator = torch.Generator().manual_seed(0)
-    batches = list(feed.epoch(dataset.train, 6, generator))
+    batches = list(loader.epoch(dataset.train, 6, generator))
     rows = torch.cat([batch.rows for batch in batches])
     assert sorted(rows.tolist()) == sorted(dataset.train.tolist())
-    parts = [list(feed.epoch(dataset.train, 6, torch.Generator().manual_seed(0), share=(r, 2))) for r in (0, 1)]
+    parts = [list(loader.epoch(dataset.train, 6, torch.Generator().manual_seed(0), share=(r, 2))) for r in (0, 1)]
     for batch, left, right in zip(batches, *parts, strict=True):
         assert torch.equal(batch.rows[0::2], left.rows)
         assert torch.equal(batch.rows[1::2], right.rows)
@@ -130,8 +130,8 @@ def test_pixels_lie_on_a_gpu_only_if_they_leave_room(
     cache = ImageCache(pixels, np.ones((11_788, 2), dtype=np.float32))
     _PretendedCard(gib, free, fraction, monkeypatch)
     copied: list[int] = []
-    monkeypatch.setattr("erpcnet.data.feed._copy_to", lambda _, own: copied.append(own.nbytes))
-    ImageFeed(cache, DataSettings(), device="cuda")
+    monkeypatch.setattr("erpcnet.data.loader._copy_to", lambda _, own: copied.append(own.nbytes))
+    ImageLoader(cache, DataSettings(), device="cuda")
     assert copied == ([pixels.nbytes] if resident else [])
 
 

@@ -20,8 +20,9 @@ from erpcnet.data import open_cache, read_dataset
 from erpcnet.data.check import check_dataset
 from erpcnet.data.xlsa17 import KNOWN
 from erpcnet.errors import InputError, MissingImagesError
-from erpcnet.pipeline import create_network, open_workshop, train_localities
-from erpcnet.training import Log
+from erpcnet.training import Log, open_context
+from erpcnet.training.context import create_network
+from erpcnet.training.pipeline import run_stage1
 
 CLASSES = ["bee", "ant", "cat", "dog", "elk", "fox"]  # att's order, which is not the folders'
 SEEN = CLASSES[:5]
@@ -233,9 +234,9 @@ def test_real_cub_passes_the_check_whole_and_training_starts(tmp_path: Path) -> 
         test_unseen=np.arange(16, 20),
         folds=(),
     )
-    shop = open_workshop(config, few)
+    context = open_context(config, few)
     start = create_network(config, 312).state_dict()
-    network = train_localities(shop, few, Log())
+    network = run_stage1(context, few, Log())
     assert not torch.equal(network.state_dict()["global_predictor.0.weight"], start["global_predictor.0.weight"])
 
 

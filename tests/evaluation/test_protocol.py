@@ -3,36 +3,32 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 
 from conftest import between
-from erpcnet.config import Config
+from erpcnet.config import Config, Variant
 from erpcnet.data import ZeroShotDataset, open_cache
-from erpcnet.data.views import centre_boxes, closer_boxes, take_views
-from erpcnet.evaluation.protocol import (
-    SIGMAS,
-    Metrics,
-    build_test_tables,
-    choose_settings,
-    choose_sigma,
-    measure,
-    seen_unseen_curve,
-    walk_tables,
-)
-from erpcnet.model import Classes, ERPCNet, Variant
-from erpcnet.model.scoring import OperatingPoint, stopped_scores
-from erpcnet.model.walk import DirectLocalities, StopRule, usual_order, walk
-from erpcnet.pipeline import Workshop, create_network, evaluate, open_workshop, select_settings, walk_test
-from erpcnet.training import Log
+from erpcnet.data.transforms import centre_boxes, object_boxes, resample
+from erpcnet.evaluation.gzsl import seen_unseen_curve
+from erpcnet.evaluation.operating_point import SIGMAS, choose_operating_point, choose_sigma
+from erpcnet.evaluation.protocol import Metrics, measure
+from erpcnet.evaluation.rollouts import Split, build_test_tables, rollout_tables
+from erpcnet.model import Classes, ERPCNet
+from erpcnet.model.localities import DirectLocalities
+from erpcnet.model.rollout import rollout
+from erpcnet.model.scoring import Answers, OperatingPoint, StopRule, score
+from erpcnet.model.selection import default_order
+from erpcnet.training import Context, Log, open_context
+from erpcnet.training.context import create_network
+from erpcnet.training.pipeline import evaluate, rollout_test, select_operating_point
 
 
 @pytest.fixture
-def shop(tiny_config: Config, dataset: ZeroShotDataset) -> Workshop:
-    return open_workshop(tiny_config, dataset)
+def context(tiny_config: Config, dataset: ZeroShotDataset) -> Context:
+    return open_context(tiny_config, dataset)
 
 
 def test_a_fold_holds_no_test_image_and_no_unseen_class(dataset: ZeroShotDataset) -> None:
@@ -46,43 +42,46 @@ def test_a_fold_holds_no_test_image_and_no_unseen_class(dataset: ZeroShotDataset
         assert len(fold.test_seen) > 0
 
 
-def test_selection_never_reads_a_test_image(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selection_never_reads_a_test_image(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fed: set[int] = set()
-    original = shop.feed._pixels
+    original = context.loader._pixels
 
     def spy(rows: torch.Tensor) -> torch.Tensor:
         fed.update(rows.tolist())
         return original(rows)
 
-    monkeypatch.setattr(shop.feed, "_pixels", spy)
-    settings = select_settings(shop, Log())
-    assert settings is not None
-    assert settings.protocol == "validation"
+    monkeypatch.setattr(context.loader, "_pixels", spy)
+    point = select_operating_point(context, Log())
+    assert point is not None
+    assert point.protocol == "validation"
     assert fed
-    assert fed <= set(shop.dataset.train.tolist())
+    assert fed <= set(context.dataset.train.tolist())
 
 
-def test_given_settings_are_used_and_peer_says_so(shop: Workshop) -> None:
-    model = replace(shop.config.model, sigma=0.5, delta=0.3)
-    fixed = replace(shop, config=replace(shop.config, model=model))
-    assert select_settings(fixed, Log()) == OperatingPoint(0.5, 0.3, "fixed")
-    evaluation = replace(shop.config.evaluation, protocol="peer")
-    peer = replace(shop, config=replace(shop.config, evaluation=evaluation))
-    assert select_settings(peer, Log()) is None
+def test_a_given_operating_point_is_used(context: Context) -> None:
+    model = replace(context.config.model, sigma=0.5, delta=0.3)
+    fixed = replace(context, config=replace(context.config, model=model))
+    assert select_operating_point(fixed, Log()) == OperatingPoint(0.5, 0.3, "fixed")
+
+
+def test_choosing_on_test_classes_is_reported(context: Context) -> None:
+    evaluation = replace(context.config.evaluation, protocol="test")
+    peer = replace(context, config=replace(context.config, evaluation=evaluation))
+    assert select_operating_point(peer, Log()) is None
     network = create_network(peer.config, len(peer.dataset.attribute_names)).eval()
-    metrics, settings = evaluate(peer, network, None)
-    assert metrics.protocol == settings.protocol == "peer"
+    metrics, point = evaluate(peer, network, None)
+    assert metrics.protocol == point.protocol == "test"
 
 
 @pytest.mark.parametrize("variant", ["erpcnet", "rpcnet", "pcnet", "globalnet"])
-def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: Variant) -> None:
-    config = replace(shop.config, variant=variant)
-    network = create_network(config, len(shop.dataset.attribute_names)).eval().to(shop.accelerator.device)
-    tables = build_test_tables(network, shop.dataset, shop.feed, 32)
-    walks = walk_tables(network, shop.dataset, tables, usual_order(network, 0))
-    assert walks.seen is not None
-    delta = seen_unseen_curve(walks, float("inf")).best()[0]  # both kinds have right answers there, if anywhere
-    metrics = measure(walks, OperatingPoint(float("inf"), delta, "fixed"), seed=3)
+def test_metrics_of_every_variant_hang_together(context: Context, variant: Variant) -> None:
+    config = replace(context.config, variant=variant)
+    network = create_network(config, len(context.dataset.attribute_names)).eval().to(context.device)
+    tables = build_test_tables(network, context.dataset, context.loader, 32)
+    rollouts = rollout_tables(network, context.dataset, tables, default_order(network, 0))
+    assert rollouts.seen is not None
+    delta = seen_unseen_curve(rollouts, float("inf")).best()[0]  # both kinds have right answers there, if anywhere
+    metrics = measure(rollouts, OperatingPoint(float("inf"), delta, "fixed"), seed=3)
     steps = {"erpcnet": 6, "rpcnet": 6, "pcnet": 6, "globalnet": 0}[variant]
     assert metrics.mean_steps == steps
     assert len(metrics.t1_by_step) == steps
@@ -96,64 +95,67 @@ def test_metrics_of_every_variant_hang_together(shop: Workshop, variant: Variant
 
 
 @pytest.mark.parametrize("variant", ["erpcnet", "globalnet", "hardnet"])
-@pytest.mark.parametrize(("stops", "which"), [(True, "unseen"), (True, "seen"), (False, "unseen")])
-def test_views_are_walked_over_one_by_one_and_their_scores_averaged(
-    tiny_config: Config, dataset: ZeroShotDataset, variant: Variant, stops: bool, which: Literal["seen", "unseen"]
+@pytest.mark.parametrize(("stops", "split"), [(True, "unseen"), (True, "seen"), (False, "unseen")])
+def test_logits_of_crops_are_averaged(
+    tiny_config: Config, dataset: ZeroShotDataset, variant: Variant, stops: bool, split: Split
 ) -> None:
-    rows = dataset.test_seen if which == "seen" else dataset.test_unseen
-    config = replace(tiny_config, variant=variant, data=replace(tiny_config.data, test_views=4))
-    shop = open_workshop(config, dataset)
-    network = create_network(config, len(dataset.attribute_names)).eval().to(shop.accelerator.device)
+    rows = dataset.test_seen if split == "seen" else dataset.test_unseen
+    config = replace(tiny_config, variant=variant, data=replace(tiny_config.data, test_crops=4))
+    context = open_context(config, dataset)
+    network = create_network(config, len(dataset.attribute_names)).eval().to(context.device)
     if network.policy is not None:  # it prefers clearly, so that rounding does not choose a cell
         network.policy.actor.weight.data.mul_(200)
-    found = walk_test(shop, network, dataset)
+    found = rollout_test(context, network, dataset)
     phi = torch.from_numpy(dataset.unit_attributes[dataset.unseen])
-    sigma, walked = float("inf"), found.seen if which == "seen" else found.unseen
+    sigma, scored = float("inf"), found.score(split, dataset.unseen)
     if stops and network.policy is not None:
-        assert walked is not None
+        sigma = between(scored.reward[..., 0])
+    answers = scored.stopped(sigma)
+    assert (answers.steps.unique().numel() > 1) == (sigma < float("inf"))
+    expected: list[Answers] = []
+    for images in _four_crops(network, context, rows):
         with torch.inference_mode():
-            sigma = between(StopRule(0.0, Classes(phi)).reward_of(network, walked)[:, 0])
-    scores, steps = found.stopped_scores(which, dataset.unseen, sigma)
-    assert (steps.unique().numel() > 1) == (sigma < float("inf"))
-    expected = []
-    for images in _four_views(network, shop, rows):
-        with torch.inference_mode():
-            seen = walk(network, DirectLocalities(network, images), usual_order(network, 0))
-            expected.append(stopped_scores(network, seen, Classes(phi), sigma))
-    torch.testing.assert_close(scores, torch.stack([own for own, _ in expected]).mean(dim=0), atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(steps, torch.stack([taken for _, taken in expected]).double().mean(dim=0))
-    assert found.views == measure(found, OperatingPoint(sigma, 0.0, "fixed"), seed=0).views == 4
+            own = rollout(network, DirectLocalities(network, images), default_order(network, 0))
+            alone = score(network, own.each(lambda tensor: tensor[None]), Classes(phi))
+            expected.append(alone.stopped(sigma))
+    mean = torch.stack([one.final for one in expected]).mean(dim=0)
+    torch.testing.assert_close(answers.final, mean, atol=1e-3, rtol=1e-3)
+    assert torch.equal(answers.steps, torch.cat([one.steps for one in expected]))
+    assert found.crops == measure(found, OperatingPoint(sigma, 0.0, "fixed"), seed=0).crops == 4
     for count in (1, 2):
-        first = found.first(count)
-        assert first.views == count
-        mean = torch.stack([own for own, _ in expected[:count]]).mean(dim=0)
-        own = first.stopped_scores(which, dataset.unseen, sigma)[0]
-        torch.testing.assert_close(own, mean, atol=1e-3, rtol=1e-3)
+        first = found.first_crops(count)
+        assert first.crops == count
+        mean = torch.stack([one.final for one in expected[:count]]).mean(dim=0)
+        own_answers = first.score(split, dataset.unseen).stopped(sigma)
+        torch.testing.assert_close(own_answers.final, mean, atol=1e-3, rtol=1e-3)
 
 
-def _four_views(network: ERPCNet, shop: Workshop, rows: np.ndarray) -> list[torch.Tensor]:
-    """As is, closer, and the mirror images of both."""
-    cache, size = open_cache(shop.dataset, shop.config.data.stored_size), shop.config.data.image_size
+def _four_crops(network: ERPCNet, context: Context, rows: np.ndarray) -> list[torch.Tensor]:
+    """The centre crop, the object crop, and the mirror images of both."""
+    cache, size = open_cache(context.dataset, context.config.data.stored_size), context.config.data.image_size
     pixels, shapes = torch.from_numpy(cache.pixels[rows]), torch.from_numpy(cache.shapes)[rows]
-    whole = centre_boxes(shapes, shop.feed.preprocessing.crop_share)
-    usual = take_views(pixels, whole, size)
+    whole = centre_boxes(shapes, context.loader.preprocessing.crop_share)
+    centre = resample(pixels, whole, size)
     with torch.inference_mode():
-        last = network.backbone.last(network.backbone.trunk(usual))
-        closer = take_views(pixels, closer_boxes(last.clamp_min(0).sum(dim=1), whole, shapes), size)
-    assert not torch.allclose(usual, closer, atol=0.5)
-    return [usual, closer, usual.flip(3), closer.flip(3)]
+        last = network.backbone.last(network.backbone.trunk(centre))
+        found = resample(pixels, object_boxes(last.clamp_min(0).sum(dim=1), whole, shapes), size)
+    assert not torch.allclose(centre, found, atol=0.5)
+    return [centre, found, centre.flip(3), found.flip(3)]
 
 
-def test_without_images_of_seen_classes_nothing_is_said_of_both(shop: Workshop) -> None:
-    network = create_network(shop.config, len(shop.dataset.attribute_names)).eval().to(shop.accelerator.device)
+def test_without_images_of_seen_classes_nothing_is_said_of_both(context: Context) -> None:
+    network = create_network(context.config, len(context.dataset.attribute_names)).eval().to(context.device)
 
     def measured(dataset: ZeroShotDataset) -> Metrics:
-        tables = build_test_tables(network, dataset, shop.feed, 32)
-        walks = walk_tables(network, dataset, tables, usual_order(network, 0))
-        return measure(walks, OperatingPoint(0.5, 0.3, "fixed"), seed=0)
+        tables = build_test_tables(network, dataset, context.loader, 32)
+        rollouts = rollout_tables(network, dataset, tables, default_order(network, 0))
+        return measure(rollouts, OperatingPoint(0.5, 0.3, "fixed"), seed=0)
 
-    shop.feed.settings = replace(shop.feed.settings, test_views=2)
-    whole, without = measured(shop.dataset), measured(replace(shop.dataset, test_seen=shop.dataset.test_seen[:0]))
+    context.loader.settings = replace(context.loader.settings, test_crops=2)
+    whole, without = (
+        measured(context.dataset),
+        measured(replace(context.dataset, test_seen=context.dataset.test_seen[:0])),
+    )
     unsaid = {"u", "s", "h", "ausuc", "ece_all", "mean_steps_all"}
     assert without == replace(whole, **dict.fromkeys(unsaid)) != whole  # type: ignore[arg-type]
 
@@ -163,7 +165,7 @@ def test_the_chosen_delta_is_the_best_one_that_is_no_bonus(lean: float, expected
     """Two seen classes (0, 1) and two unseen (2, 3); the right class has 1 more than the other of its kind, and seen
     classes `lean` more than unseen ones: so the gaps are lean + 1 on images of seen classes, and lean - 1 on others."""
 
-    class Walks:
+    class Rollouts:
         seen = object()
         network = SimpleNamespace(policy=None)
         dataset = SimpleNamespace(classes=tuple("abcd"), seen=np.array([0, 1]), unseen=np.array([2, 3]))
@@ -171,35 +173,37 @@ def test_the_chosen_delta_is_the_best_one_that_is_no_bonus(lean: float, expected
         def labels(self, which: str) -> torch.Tensor:
             return torch.tensor([0, 1] if which == "seen" else [2, 3])
 
-        def stopped_scores(self, which: str, classes: np.ndarray, _sigma: float) -> tuple[torch.Tensor, None]:
-            scores = torch.zeros(2, 4)
-            scores[:, :2] += lean
-            scores[torch.arange(2), self.labels(which)] += 1
-            return scores[:, classes], None
+        def score(self, which: str, classes: np.ndarray) -> SimpleNamespace:
+            logits = torch.zeros(2, 4)
+            logits[:, :2] += lean
+            logits[torch.arange(2), self.labels(which)] += 1
+            answers = Answers(logits[:, None, classes], torch.zeros(1, 2))
+            return SimpleNamespace(stopped=lambda _sigma: answers)
 
-        def glance_scores(self, which: str, classes: np.ndarray) -> torch.Tensor:
-            return self.stopped_scores(which, classes, 0.0)[0]
-
-    found = choose_settings(Walks(), 1.0, None, 0.001, "validation")  # type: ignore[arg-type]
+    found = choose_operating_point(Rollouts(), 1.0, None, 0.001, "validation")  # type: ignore[arg-type]
     assert found.delta == pytest.approx(expected)
 
 
-def test_the_chosen_sigma_is_the_smallest_from_which_on_stopping_costs_no_more_than_allowed() -> None:
+def test_the_chosen_sigma_is_the_smallest_that_costs_little() -> None:
     """Forty images right without stopping, of which sigmas below 0.5 to 1.4 turn ten wrong, and five the other way."""
     below = [round(0.5 + 0.1 * number, 1) for number in range(10)] + [0.0] * 30 + [0.75] * 5
 
     def right(sigma: float) -> list[bool]:
         return [(sigma >= limit) == (number < 40) for number, limit in enumerate(below)]
 
-    class Walks:
+    class Rollouts:
         network = SimpleNamespace(policy=object())
         dataset = SimpleNamespace(unseen=np.array([3, 5]))
 
         def labels(self, _which: str) -> torch.Tensor:
             return torch.full((45,), 3)
 
-        def stopped_scores(self, _which: str, _classes: np.ndarray, sigma: float) -> tuple[torch.Tensor, None]:
-            return torch.tensor([[1.0, 0.0] if correct else [0.0, 1.0] for correct in right(sigma)]), None
+        def score(self, _which: str, _classes: np.ndarray) -> SimpleNamespace:
+            def stopped(sigma: float) -> Answers:
+                logits = torch.tensor([[1.0, 0.0] if correct else [0.0, 1.0] for correct in right(sigma)])
+                return Answers(logits[:, None], torch.zeros(1, 45))
+
+            return SimpleNamespace(stopped=stopped)
 
     def cost(sigma: float) -> float:
         pairs = list(zip(right(sigma), right(float("inf")), strict=True))
@@ -208,50 +212,52 @@ def test_the_chosen_sigma_is_the_smallest_from_which_on_stopping_costs_no_more_t
 
     # By hand: with n images lost and none won, (n + sqrt(n)) / 45 is allowed up to n = 0, 1, 2 and 4.
     for allowed, expected in {0.0: 1.4, 0.05: 1.3, 0.1: 1.2, 0.15: 1.0, 2.0: SIGMAS[0]}.items():
-        sigma = choose_sigma(Walks(), allowed)  # type: ignore[arg-type]
+        sigma = choose_sigma(Rollouts(), allowed)  # type: ignore[arg-type]
         assert sigma == pytest.approx(expected)
         assert all(cost(larger) <= allowed for larger in SIGMAS[SIGMAS.index(sigma) :])
 
 
 @torch.inference_mode()
-def test_temperatures_are_those_that_fit_the_validation_images_best(shop: Workshop) -> None:
-    """Against a sweep over the negative log-likelihood, image by image, after the glance and where walks end."""
-    network = create_network(shop.config, len(shop.dataset.attribute_names)).eval()
-    walks = walk_test(shop, network, shop.dataset)
-    found = choose_settings(walks, 0.6, 0.4, 0.001, "validation")
+def test_temperatures_fit_the_validation_images_best(context: Context) -> None:
+    """Against a sweep over the negative log-likelihood, image by image, after the glance and where rollouts end."""
+    network = create_network(context.config, len(context.dataset.attribute_names)).eval()
+    rollouts = rollout_test(context, network, context.dataset)
+    found = choose_operating_point(rollouts, 0.6, 0.4, 0.001, "validation")
     sweep = np.exp(np.linspace(np.log(0.05), np.log(50), 2000))
-    dataset = shop.dataset
+    dataset = context.dataset
     every = np.concatenate([dataset.seen, dataset.unseen])
     for classes, temperatures in ((dataset.unseen, found.temperature), (every, found.temperature_all)):
-        kinds: list[Literal["seen", "unseen"]] = ["seen", "unseen"] if len(classes) == len(every) else ["unseen"]
+        splits: list[Split] = ["seen", "unseen"] if len(classes) == len(every) else ["unseen"]
         for at_the_end, temperature in enumerate(temperatures):
             losses = np.zeros(len(sweep))
-            for which in kinds:
-                logits = (
-                    walks.stopped_scores(which, classes, 0.6)[0] if at_the_end else walks.glance_scores(which, classes)
-                )
-                taken_off = 0.4 * np.isin(classes, dataset.seen) * (len(kinds) > 1)
-                for row, label in zip(logits.double().numpy() - taken_off, walks.labels(which).tolist(), strict=True):
+            for split in splits:
+                answers = rollouts.score(split, classes).stopped(0.6)
+                logits = answers.final if at_the_end else answers.glance
+                subtracted = 0.4 * np.isin(classes, dataset.seen) * (len(splits) > 1)
+                for row, label in zip(
+                    logits.double().numpy() - subtracted, rollouts.labels(split).tolist(), strict=True
+                ):
                     own = row[None] / sweep[:, None]
                     losses += np.log(np.exp(own).sum(axis=1)) - own[:, int(np.flatnonzero(classes == label)[0])]
             assert temperature == pytest.approx(sweep[losses.argmin()], rel=0.01)
 
 
 @torch.inference_mode()
-def test_steps_among_all_classes_are_those_of_walks_that_choose_among_all(shop: Workshop) -> None:
-    network = create_network(shop.config, len(shop.dataset.attribute_names)).eval()
-    walks = walk_test(shop, network, shop.dataset)
-    assert walks.seen is not None
-    dataset, classes = shop.dataset, walks.classes(np.concatenate([shop.dataset.seen, shop.dataset.unseen]))
-    sigma = between(torch.cat([StopRule(0.0, classes).reward_of(network, w) for w in (walks.seen, walks.unseen)])[:, 0])
-    metrics = measure(walks, OperatingPoint(sigma, 0.3, "fixed"), seed=0)
+def test_steps_among_all_classes(context: Context) -> None:
+    network = create_network(context.config, len(context.dataset.attribute_names)).eval()
+    rollouts, dataset = rollout_test(context, network, context.dataset), context.dataset
+    every = np.concatenate([dataset.seen, dataset.unseen])
+    splits: list[Split] = ["seen", "unseen"]
+    sigma = between(torch.cat([rollouts.score(split, every).reward[0, :, 0] for split in splits]))
+    metrics = measure(rollouts, OperatingPoint(sigma, 0.3, "fixed"), seed=0)
     taken = []
     for rows in (dataset.test_seen, dataset.test_unseen):
-        for batch in shop.feed.plain(rows, 8):
-            stop = StopRule(sigma, classes)
-            taken += walk(
-                network, DirectLocalities(network, batch.images), usual_order(network, 0), stop=stop
-            ).steps.tolist()
+        for batch in context.loader.centre_crops(rows, 8):
+            stop, localities = (
+                StopRule(network, rollouts.classes(every), sigma),
+                DirectLocalities(network, batch.images),
+            )
+            taken += rollout(network, localities, default_order(network, 0), stop=stop).steps.tolist()
     assert 1 < sum(taken) / len(taken) < network.steps
     assert metrics.mean_steps_all == pytest.approx(sum(taken) / len(taken), abs=0.02)
     assert metrics.mean_steps_all != metrics.mean_steps

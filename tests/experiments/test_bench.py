@@ -33,7 +33,9 @@ def test_arithmetic_is_counted_as_by_hand() -> None:
     kernel = 1024 * 1024 * 25 * 25 / 1e9
     c_l = rows["one locality, full kernel, same"] - kernel
     assert c_l == pytest.approx(0.13, abs=0.03)
-    assert rows["one locality, depthwise kernel, same"] == pytest.approx(c_l + kernel / 1024, abs=1e-3)
+    # 1 x 1 to 256 channels, 5 x 5 on them, and 1 x 1 back.
+    narrow = (2 * 1024 * 256 + 256 * 256 * 25) * 25 / 1e9
+    assert rows["one locality, bottleneck kernel, same"] == pytest.approx(c_l + narrow, abs=1e-3)
     # A patch of 80 counts as one between 80 and 96, since its last map is 3 places wide, not 2.5.
     assert rows["backbone"] * (80 / 224) ** 2 < rows["one patch of HardNet"] < rows["backbone"] * (96 / 224) ** 2
 
@@ -49,13 +51,13 @@ def test_ratios_compare_like_with_like() -> None:
     rows += [row("inference", name, 1, value) for name, value in (("sequential", 4.0), ("parallel", 3.0))]
     rows += [
         row("inference", name, 1, value)
-        for name, value in (("hardnet", 6.0), ("backbone", 5.0), ("backbone, frozen", 2.0))
+        for name, value in (("hardnet", 6.0), ("backbone", 5.0), ("backbone, fused", 2.0))
     ]
     found = ratios(rows)
     assert found["stage I, batch 8, pcnet: rate against its arithmetic's share of the backbone's"] == pytest.approx(0.8)
     assert found["stage II: tables, built over 30 epochs, against HardNet"] == pytest.approx(3 / 50)
     assert found["inference, batch 1: against HardNet"] == pytest.approx(0.5)
-    assert found["inference, batch 1: against the backbone, frozen alike"] == pytest.approx(1.5)
+    assert found["inference, batch 1: against the backbone, fused alike"] == pytest.approx(1.5)
     assert found["inference, batch 1: against the backbone as it comes"] == pytest.approx(0.6)
 
 

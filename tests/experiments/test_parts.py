@@ -47,7 +47,7 @@ def birds(tmp_path: Path) -> ZeroShotDataset:
 
 
 def test_cubs_parts_are_placed_in_the_view(birds: ZeroShotDataset) -> None:
-    places = part_places(birds, np.array([1, 0]), centre=1.0)
+    places = part_places(birds, np.array([1, 0]), crop_share=1.0)
     # The view is the middle 80 x 80 of 100 x 80: x from 10 to 90.
     expected = torch.tensor([[[0.5, 0.5], [0.0, 0.0], [np.nan] * 2], [[-0.1, 0.5], [np.nan] * 2, [0.75, 0.75]]])
     torch.testing.assert_close(places, expected.double(), equal_nan=True)
@@ -56,12 +56,12 @@ def test_cubs_parts_are_placed_in_the_view(birds: ZeroShotDataset) -> None:
 def test_without_other_sizes_coordinates_are_of_the_files(birds: ZeroShotDataset) -> None:
     folder = birds.extras["parts"].parent.parent
     (folder / "image_sizes.txt").unlink()
-    places = part_places(birds, np.array([1]), centre=1.0)
+    places = part_places(birds, np.array([1]), crop_share=1.0)
     torch.testing.assert_close(places[0, 1], torch.tensor([5 / 40, 0.0]).double())  # x from 5 to 45 of 50
 
 
 def test_a_birds_box_is_cut_to_the_view(birds: ZeroShotDataset) -> None:
-    boxes = bird_boxes(birds, np.array([1, 0]), centre=1.0)
+    boxes = bird_boxes(birds, np.array([1, 0]), crop_share=1.0)
     expected = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.25, 0.25, 0.75, 0.75]]).double()
     torch.testing.assert_close(boxes, expected)
 
@@ -69,7 +69,7 @@ def test_a_birds_box_is_cut_to_the_view(birds: ZeroShotDataset) -> None:
 def test_a_dataset_without_parts_says_so(birds: ZeroShotDataset) -> None:
     birds.extras.clear()
     with pytest.raises(InputError, match="says nowhere where parts are"):
-        part_places(birds, np.array([0]), centre=1.0)
+        part_places(birds, np.array([0]), crop_share=1.0)
 
 
 def test_real_birds_parts_lie_in_their_boxes() -> None:
@@ -117,5 +117,5 @@ def test_shapes_are_those_of_the_turned_picture(birds: ZeroShotDataset) -> None:
     folder = birds.extras["parts"].parent.parent
     (folder / "image_sizes.txt").write_text("1 80 100\n2 100 80\n")
     # Now 80 wide and 100 high: the view is its middle 80 x 80, y from 10 to 90; the first part lies at (50, 40).
-    places = part_places(birds, np.array([1]), centre=1.0)
+    places = part_places(birds, np.array([1]), crop_share=1.0)
     torch.testing.assert_close(places[0, 0], torch.tensor([50 / 80, 30 / 80]).double())

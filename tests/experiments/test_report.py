@@ -30,7 +30,9 @@ RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name not in ("pub
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_h_is_the_harmonic_mean_of_u_and_s(path: Path) -> None:
-    rows = [row for row in read_rows(path) if row["method"] != "oracle"]  # which walks unseen classes' images alone
+    rows = [
+        row for row in read_rows(path) if row["method"] != "oracle"
+    ]  # which selects for unseen classes' images alone
     assert rows
     for row in rows:
         assert float(row["h"]) == pytest.approx(harmonic_mean(float(row["u"]), float(row["s"])), abs=1e-5)
@@ -50,10 +52,10 @@ def test_the_summary_holds_what_the_rows_and_the_paper_say() -> None:
     header, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     assert header == ["", "GlobalNet T1", "PCNet T1", "RPCNet T1", "ERPCNet T1", "ERPCNet H"]
     assert lines[0] == ["paper (ResNet-101, 224)", "68.1", "71.2", "72.0", "72.5", "68.4"]
-    views = ("1 view", "2 views", "4 views")
-    tests = [*views, *(f"{count}, attraction 0.3" for count in views)]
+    crops = ("1 crop", "2 crops", "4 crops")
+    tests = [*crops, *(f"{count}, hubness correction" for count in crops)]
     assert [line[0] for line in lines[1:]] == [f"{size}, {test}" for size in (224, 448) for test in tests]
-    best = {"method": "ERPCNet", "views": "4", "attraction": "0.3"}
+    best = {"method": "ERPCNet", "crops": "4", "hubness": "0.3"}
     for rows, line in zip(ablations, (lines[6], lines[12]), strict=True):
         h = [float(row["h"]) for row in rows if best.items() <= row.items()]
         assert len(h) == 3
@@ -61,9 +63,9 @@ def test_the_summary_holds_what_the_rows_and_the_paper_say() -> None:
 
 
 def test_what_an_ablation_left_out_is_empty_in_the_summary() -> None:
-    rows = [{"method": "GlobalNet", "input": "64", "views": "2", "t1": "0.5"}]
+    rows = [{"method": "GlobalNet", "input": "64", "crops": "2", "t1": "0.5"}]
     lines = summary_table([rows], read_rows(RESULTS / "published.csv")).splitlines()
-    assert lines[3] == "| 64, 2 views | 50.0 |  |  |  |  |"
+    assert lines[3] == "| 64, 2 crops | 50.0 |  |  |  |  |"
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)

@@ -53,23 +53,16 @@ def test_timm_splits_compute_what_timm_computes(name: str) -> None:
         assert backbone.trunk(images).shape[-1] == 2 * backbone(images).shape[-1]
 
 
-@pytest.mark.parametrize(("blocks", "channels", "side"), [(1, 1024, 6), (2, 512, 12), (3, 256, 24)])
-def test_a_backbone_may_be_parted_before_several_blocks(blocks: int, channels: int, side: int) -> None:
+def test_a_resnet_is_split_before_its_last_block() -> None:
     torch.manual_seed(0)
     network = torchvision.models.resnet50(weights=None).eval()
-    backbone = split(network, "resnet50", blocks).eval()
+    backbone = split(network, "resnet50").eval()
     images = torch.randn(1, 3, 96, 96)
     with torch.no_grad():
-        assert backbone.trunk(images).shape == (1, channels, side, side)
+        assert backbone.trunk(images).shape == (1, 1024, 6, 6)
         torch.testing.assert_close(backbone(images), _resnet_features(network, images))
-    assert backbone.map_channels == channels
-    # What comes early does not depend on where it is parted.
+    assert backbone.map_channels == 1024
     assert backbone.early[-1] is network.layer2
-
-
-def test_more_blocks_than_there_are_are_refused() -> None:
-    with pytest.raises(InputError, match=r"may run through the last 3 at most; model\.local\.blocks is 4"):
-        create_backbone("small", blocks=4)
 
 
 @pytest.mark.parametrize("name", ["vit_b_16", "timm/vit_tiny_patch16_224", "timm/mixer_s32_224"])

@@ -11,8 +11,9 @@ from torch.fx.experimental.optimization import fuse as fold_norms
 from conftest import small_network
 from erpcnet.inference import Engine
 from erpcnet.model.backbone import Chain
-from erpcnet.model.fusion import JoinedConvolution, freeze, join_convolutions
+from erpcnet.model.fusion import FusedConvolution, fuse, fuse_activations
 from erpcnet.model.network import LocalSubnet
+from erpcnet.utils.runtime import Runtime
 
 
 def _used(network: nn.Module) -> None:
@@ -24,18 +25,18 @@ def _used(network: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("variant", ["erpcnet", "globalnet", "hardnet"])
-def test_a_frozen_network_answers_the_same_without_norms(variant: str) -> None:
+def test_a_fused_network_answers_the_same(variant: str) -> None:
     torch.manual_seed(0)
     network = small_network(variant)
     _used(network)
-    frozen = freeze(copy.deepcopy(network))
+    fused = fuse(copy.deepcopy(network))
     assert any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in frozen.modules())
-    images = torch.randn(3, 3, 64, 64)
-    found, expected = (Engine(one, "sequential").walk(images) for one in (frozen, network))
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
+    images = torch.randn(1, 3, 3, 64, 64)
+    found, expected = (Engine(one, "sequential").rollout(images) for one in (fused, network))
     assert torch.equal(found.cells, expected.cells)
-    torch.testing.assert_close(found.whole, expected.whole, atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(found.joint, expected.joint, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(found.a_g, expected.a_g, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(found.a_j, expected.a_j, atol=1e-3, rtol=1e-3)
 
 
 def test_what_cannot_be_traced_is_left_as_it_is() -> None:
@@ -47,8 +48,8 @@ def test_what_cannot_be_traced_is_left_as_it_is() -> None:
     network.backbone.trunk = Chain(Choosy(), network.backbone.trunk)
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
-        expected = network.glance(images).attributes
-        torch.testing.assert_close(freeze(network).glance(images).attributes, expected, atol=1e-4, rtol=1e-4)
+        expected = network.glance(images).a_g
+        torch.testing.assert_close(fuse(network).glance(images).a_g, expected, atol=1e-4, rtol=1e-4)
 
 
 def _partial() -> nn.Module:
@@ -66,7 +67,7 @@ def _residual() -> nn.Module:
 
         def forward(self, value: torch.Tensor) -> torch.Tensor:
             first = self.relu(self.before(value))
-            kept = self.kept(first)  # taken twice: neither use may be joined to it
+            kept = self.kept(first)  # taken twice: neither use may be fused with it
             return torch.relu(self.grouped(first)) + self.relu(kept + value) + kept
 
     torch.manual_seed(0)
@@ -81,29 +82,29 @@ def _residual() -> nn.Module:
         (_residual, 1),
     ],
 )
-def test_joined_convolutions_give_the_same_maps(part: Callable[[], nn.Module], expected: int) -> None:
+def test_fused_convolutions_give_the_same_maps(part: Callable[[], nn.Module], expected: int) -> None:
     folded = fold_norms(part().eval())
     channels = next(m for m in folded.modules() if isinstance(m, nn.Conv2d)).in_channels
     images = torch.randn(2, channels, 16, 16)
     with torch.no_grad():
         before = folded(images)
-        joined = join_convolutions(folded)
-        assert sum(isinstance(module, JoinedConvolution) for module in joined.modules()) == expected
-        torch.testing.assert_close(joined(images), before)
+        fused = fuse_activations(folded)
+        assert sum(isinstance(module, FusedConvolution) for module in fused.modules()) == expected
+        torch.testing.assert_close(fused(images), before)
 
 
 @pytest.mark.gpu
-def test_joined_convolutions_on_a_gpu_agree_with_full_precision() -> None:
+def test_fused_convolutions_on_a_gpu_agree_with_full_precision() -> None:
     torch.manual_seed(0)
     network = small_network("erpcnet").cuda()
     _used(network)
     images = torch.randn(4, 3, 64, 64, device="cuda").contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
-        expected = network.glance(images).embedding
-        network.precision = torch.bfloat16
-        frozen = freeze(network.to(memory_format=torch.channels_last))
-        assert any(isinstance(module, JoinedConvolution) for module in frozen.modules())
-        found = frozen.glance(images).embedding
+        expected = network.glance(images).e_g
+        fused = fuse(network.to(memory_format=torch.channels_last), torch.bfloat16)
+        assert any(isinstance(module, FusedConvolution) for module in fused.modules())
+        with Runtime(torch.bfloat16).autocast():
+            found = fused.glance(images).e_g
     assert float((found - expected).norm() / expected.norm()) < 1e-2
 
 
@@ -113,4 +114,4 @@ def test_only_what_cannot_be_traced_is_left_unfolded(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("erpcnet.model.fusion.fold_norms", broken)
     with pytest.raises(ValueError, match="a fault of its own"):
-        freeze(small_network("globalnet"))
+        fuse(small_network("globalnet"))

@@ -5,18 +5,24 @@ from functools import partial
 import pytest
 import torch
 
+from erpcnet.config import JointSettings, ModelSettings
+from erpcnet.errors import InputError
 from erpcnet.model.heads import (
-    AttentionJoint,
+    JOINT_HEADS,
+    AttentionHead,
     Compatibility,
-    ConcatenationJoint,
+    ConcatenationHead,
     DropRows,
-    MeanJoint,
+    JointHead,
+    JointState,
     SwapRows,
+    create_joint_head,
+    register_joint_head,
 )
 
 
 def test_concatenation_by_running_sum_is_the_zero_padded_concatenation() -> None:
-    head = ConcatenationJoint(channels=5, attributes=4, steps=3, hidden=6, dropout=0.0)
+    head = ConcatenationHead(5, 4, ModelSettings(joint=JointSettings(hidden=6), steps=3))
     embedding, localities = torch.randn(2, 5), torch.randn(2, 3, 5)
     found = head.prefixes(embedding, localities)
     for step in range(3):
@@ -27,10 +33,15 @@ def test_concatenation_by_running_sum_is_the_zero_padded_concatenation() -> None
         torch.testing.assert_close(found[:, step], head.rest(head.first(padded)))
 
 
+def _attention(global_dropout: float = 0.0) -> AttentionHead:
+    joint = JointSettings(global_dropout=global_dropout, global_swap=0.0, sharpness=3.0)
+    return AttentionHead(5, 4, ModelSettings(joint=joint))
+
+
 @torch.no_grad()
 def test_attention_is_a_trust_weighted_mean_attribute_by_attribute() -> None:
     torch.manual_seed(0)
-    head = AttentionJoint(channels=5, attributes=4, dropout=0.0, global_dropout=0.5, sharpness=3.0).eval()
+    head = _attention(global_dropout=0.5).eval()
     torch.nn.init.normal_(head.trust.weight, std=0.25)  # within the limit that keeps exp finite
     embedding, localities = torch.randn(2, 5), torch.randn(2, 3, 5)
     found = head.prefixes(embedding, localities)
@@ -45,17 +56,15 @@ def test_attention_is_a_trust_weighted_mean_attribute_by_attribute() -> None:
 
 
 def test_trust_without_bounds_stays_finite() -> None:
-    head = AttentionJoint(channels=5, attributes=4, dropout=0.0, global_dropout=0.0, sharpness=3.0).eval()
+    head = _attention().eval()
     torch.nn.init.constant_(head.trust.weight, 1000.0)
     found = head.prefixes(torch.randn(2, 5), torch.randn(2, 3, 5) * 100)
     assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("head", [AttentionJoint(5, 4, sharpness=3.0), MeanJoint(5, 4, hidden=6)])
-def test_these_heads_do_not_depend_on_the_order(head: AttentionJoint | MeanJoint) -> None:
-    head.eval()
-    if isinstance(head, AttentionJoint):
-        torch.nn.init.normal_(head.trust.weight, std=0.25)
+def test_attention_does_not_depend_on_the_order() -> None:
+    head = _attention().eval()
+    torch.nn.init.normal_(head.trust.weight, std=0.25)
     embedding, localities = torch.randn(2, 5), torch.randn(2, 3, 5)
     last = head.prefixes(embedding, localities)[:, -1]
     torch.testing.assert_close(last, head.prefixes(embedding, localities.flip(1))[:, -1])
@@ -110,3 +119,35 @@ def test_a_cosine_may_be_taken_from_a_centre() -> None:
     fit.centre.copy_(phi.mean(dim=0))
     expected = torch.nn.functional.cosine_similarity(attributes[:, :, None], phi - phi.mean(dim=0), dim=3) * 20
     torch.testing.assert_close(fit(attributes, phi), expected)
+
+
+def test_joint_heads_are_found_by_name() -> None:
+    @register_joint_head("latest")
+    class Latest(JointHead):
+        """Reads the latest locality alone."""
+
+        def __init__(self, channels: int, attributes: int, settings: ModelSettings) -> None:
+            super().__init__(channels, attributes, settings)
+            self.predictor = torch.nn.Linear(channels, attributes)
+
+        def start(self, e_g: torch.Tensor) -> JointState:
+            return JointState(self.predictor(e_g), e_g, e_g)
+
+        def add(self, state: JointState, e_l: torch.Tensor, step: int) -> JointState:
+            return state._replace(of_global=self.predictor(e_l))
+
+        def read(self, state: JointState) -> torch.Tensor:
+            return state.of_global
+
+    try:
+        head = create_joint_head(5, 4, ModelSettings(joint=JointSettings(kind="latest")))
+        localities = torch.randn(2, 3, 5)
+        found = head.prefixes(torch.randn(2, 5), localities)
+        assert isinstance(head, Latest)
+        torch.testing.assert_close(found, head.predictor(localities))
+    finally:
+        del JOINT_HEADS["latest"]
+    with pytest.raises(
+        InputError, match=r"no joint head 'latest'; model\.joint\.kind is one of concatenation, attention"
+    ):
+        create_joint_head(5, 4, ModelSettings(joint=JointSettings(kind="latest")))

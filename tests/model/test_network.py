@@ -1,4 +1,4 @@
-"""HardNet against a plain crop, and what localities see; the rest is checked part by part."""
+"""HardNet against a plain crop, and a compiled network; the rest is checked part by part."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import copy
 import torch
 
 from conftest import small_network
-from erpcnet.model.network import ERPCNet, patch_grid
-from erpcnet.model.settings import BackboneSettings, LocalSettings, ModelSettings, PatchSettings
+from erpcnet.model.network import patch_grid
 
 
 def test_hardnets_places_are_the_papers_patches() -> None:
-    grid = patch_grid(224, PatchSettings())
+    grid = patch_grid(224)
     assert (grid.window, grid.shape) == (80, (19, 19))
-    assert patch_grid(448, PatchSettings()).window == 160
+    assert patch_grid(448).window == 160
 
 
 @torch.inference_mode()
@@ -23,7 +22,7 @@ def test_hardnet_reads_patches_of_the_image_by_a_second_backbone() -> None:
     assert network.local is not None
     images = torch.randn(2, 3, 64, 64)
     cells = torch.tensor([[0, 20], [360, 7]])
-    found = network.look(network.glance(images).surface, cells)
+    found = network.embed_localities(network.glance(images).source, cells)
     window, stride, columns = network.grid.window, network.grid.stride, network.grid.shape[1]
     for image in range(2):
         for step in range(2):
@@ -49,31 +48,5 @@ def test_a_compiled_network_is_the_same_network() -> None:
     with torch.no_grad():
         found, expected = network(images, cells), plain(images, cells)
     assert len(ran) == 3  # the trunk, the last block and the local subnet
-    torch.testing.assert_close(found.joint, expected.joint)
+    torch.testing.assert_close(found.a_j, expected.a_j)
     assert list(network.state_dict()) == list(plain.state_dict())  # a run reads the same either way
-
-
-@torch.inference_mode()
-def test_localities_of_two_blocks_lie_where_those_of_one_do_and_see_less() -> None:
-    torch.manual_seed(0)
-    one, two = _with_blocks(1), _with_blocks(2)
-    assert one.grid.shape == two.grid.shape
-    assert (2 * one.grid.window, 2 * one.grid.stride) == (two.grid.window, two.grid.stride)
-    image = torch.rand(1, 3, 224, 224)
-    changed = image.clone()
-    changed[..., 144:] = 0  # the first window covers 80 pixels; a place of the finer map sees 50 pixels around it
-    first = torch.zeros(1, 1, dtype=torch.long)
-
-    def moved(network: ERPCNet) -> float:
-        before, after = (network.look(network.glance(view).surface, first) for view in (image, changed))
-        return float((after - before).abs().max())
-
-    assert moved(one) > 0
-    assert moved(two) < 1e-5 * moved(one)
-
-
-def _with_blocks(blocks: int) -> ERPCNet:
-    settings = ModelSettings(
-        backbone=BackboneSettings(name="resnet18", weights="none"), local=LocalSettings(blocks=blocks)
-    )
-    return ERPCNet(settings, attributes=5, image_size=224, variant="pcnet").eval()

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from erpcnet.model import ERPCNet, ModelSettings
+from erpcnet.config import BackboneSettings, ModelSettings
+from erpcnet.model import ERPCNet
 from erpcnet.model.pooling import pool_places
-from erpcnet.model.settings import BackboneSettings
 
 
 def _maps() -> torch.Tensor:
@@ -43,20 +43,16 @@ def test_a_map_of_next_to_nothing_has_finite_gradients(power: float, value: floa
     assert maps.grad.abs().max() <= 1 + 1e-4
 
 
-def test_the_network_pools_what_it_glances_at_and_what_it_looks_at_as_asked() -> None:
+def test_the_network_pools_as_asked() -> None:
     torch.manual_seed(0)
     settings = ModelSettings(backbone=BackboneSettings("small", "default"))
     network = ERPCNet(settings, attributes=7, image_size=224, variant="pcnet").eval()
-    images, cells = torch.rand(2, 3, 224, 224), torch.tensor([[0, 5], [3, 9]])
+    images = torch.rand(2, 3, 224, 224)
     with torch.inference_mode():
-        surface = network.backbone.trunk(images)
-        mean, look = network.glance(images).embedding, network.look(surface, cells)
-        network.settings.pooling = network.settings.local.pooling = 4.0
-        last = network.backbone.last(surface)
-        torch.testing.assert_close(network.glance(images).embedding, pool_places(last, 4.0))
+        mean = network.glance(images).e_g
+        network.settings.pooling = 4.0
+        last = network.backbone(images)
+        torch.testing.assert_close(network.glance(images).e_g, pool_places(last, 4.0))
         alive = mean > 1e-3
         assert alive.any()
-        assert (network.glance(images).embedding[alive] > mean[alive]).all()
-        after, alive = network.look(surface, cells), look > 1e-3
-        assert (after[alive] >= look[alive] * (1 - 1e-5)).all()
-        assert (after[alive] > look[alive] * 1.001).float().mean() > 0.5
+        assert (network.glance(images).e_g[alive] > mean[alive]).all()

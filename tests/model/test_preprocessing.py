@@ -12,12 +12,11 @@ from PIL import Image
 from torchvision.models import get_model_weights
 
 import erpcnet
-from erpcnet.config import Config
+from erpcnet.config import BackboneSettings, Config
 from erpcnet.data.images import squeeze
-from erpcnet.data.views import centre_boxes, take_views
+from erpcnet.data.transforms import centre_boxes, resample
 from erpcnet.model.preprocessing import Preprocessing, preprocessing_of
-from erpcnet.model.settings import BackboneSettings
-from erpcnet.runs import train_run
+from erpcnet.training.runs import train_run
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -55,14 +54,14 @@ def test_a_run_keeps_what_its_weights_want(tiny_config: Config, creatures: Path,
     torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "weights.pth")
     backbone = BackboneSettings("timm/test_resnet", str(tmp_path / "weights.pth"))
     model = replace(tiny_config.model, backbone=backbone, sigma=1.0, delta=0.5)
-    data = replace(tiny_config.data, centre=None)
+    data = replace(tiny_config.data, crop_share=None)
     train_run(replace(tiny_config, variant="globalnet", model=model, data=data), creatures, tmp_path / "run")
     (tmp_path / "weights.pth").unlink()
     loaded = erpcnet.load(tmp_path / "run")
     assert loaded.preprocessing == Preprocessing(HALF, HALF, "bilinear", 0.95)
     picture = Image.effect_noise((100, 80), 60).convert("RGB")
-    shown, _, _ = loaded._views([picture])
+    shown = loaded._crop([picture]).images[0]
     pixels = torch.from_numpy(squeeze(picture, loaded.data.stored_size).copy())[None]
-    plain = take_views(pixels, centre_boxes(torch.tensor([[80.0, 100.0]]), 0.95), 64)
+    plain = resample(pixels, centre_boxes(torch.tensor([[80.0, 100.0]]), 0.95), 64)
     mean, std = (torch.tensor(values)[:, None, None] for values in (Preprocessing().mean, Preprocessing().std))
     torch.testing.assert_close(shown, (plain * std + mean - 0.5) / 0.5, atol=1e-4, rtol=1e-4)

@@ -8,19 +8,29 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 
-import erpcnet.runs
+import erpcnet.training.runs
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.errors import InputError
-from erpcnet.pipeline import open_workshop, train_localities, train_network, train_policy
-from erpcnet.resume import Unfinished
-from erpcnet.runs import train_run
-from erpcnet.training import Checkpoint, Checkpoints, Log, checkpoint
+from erpcnet.training import (
+    Checkpoint,
+    Checkpoints,
+    DirectSource,
+    Log,
+    TableSource,
+    checkpoint,
+    open_context,
+    policy_table,
+    train_stage2,
+)
+from erpcnet.training.pipeline import run_stage1, run_stage2, train_network
+from erpcnet.training.resume import Unfinished
+from erpcnet.training.runs import train_run
 
 
 class Interrupted(Log):
@@ -47,62 +57,79 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 STAGE1: list[dict[str, Any]] = [
     {"mixup": 0.3},
-    {"schedule": "onecycle", "optimizer": "adamw", "averaging": 0.0},
-    {"schedule": "step", "step_epochs": 1, "freeze_norms": True, "separate": True},
+    {"schedule": "onecycle", "optimizer": "adamw", "ema_decay": 0.0},
+    {"schedule": "step", "step_epochs": 1, "freeze_norms": True, "detach_global": True},
 ]
 
 
 @pytest.mark.parametrize("stage1", STAGE1)
-def test_stage_1_goes_on_to_the_bit(
+def test_stage_1_resumes_to_the_bit(
     tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, stage1: dict[str, Any]
 ) -> None:
-    # Dropout, swapped e_g and cells in random order: all that is left to chance.
+    # Dropout, swapped e_g and cells in random order: all that is random.
     config = replace(
         tiny_config,
         model=replace(tiny_config.model, dropout=0.3),
         stage1=replace(tiny_config.stage1, epochs=4, **stage1),
     )
-    shop = open_workshop(config, dataset)
-    expected = train_localities(shop, dataset, Log()).state_dict()
+    context = open_context(config, dataset)
+    expected = run_stage1(context, dataset, Log()).state_dict()
     path = tmp_path / "stage1.pt"
     with pytest.raises(KeyboardInterrupt):
-        train_localities(shop, dataset, Interrupted("stage1/loss", 3), Checkpoint(path, every=0))
+        run_stage1(context, dataset, Interrupted("stage1/loss", 3), Checkpoint(path, every=0))
     told: list[int] = []
     log = Log()
     log.scalars = lambda group, values, step: told.append(step)  # type: ignore[method-assign]
     torch.manual_seed(99)  # another process, which has drawn other things
-    assert_same(train_localities(shop, dataset, log, Checkpoint(path, every=0)).state_dict(), expected)
+    assert_same(run_stage1(context, dataset, log, Checkpoint(path, every=0)).state_dict(), expected)
     assert told == [3, 4]
     # What is finished is not done again.
-    again = train_localities(shop, dataset, Interrupted("stage1/loss", 1), Checkpoint(path))
+    again = run_stage1(context, dataset, Interrupted("stage1/loss", 1), Checkpoint(path))
     assert_same(again.state_dict(), expected)
     assert not again.training
 
 
-@pytest.mark.parametrize("localities", ["table", "direct"])
-def test_stage_2_goes_on_to_the_bit(
-    tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, localities: Literal["table", "direct"]
-) -> None:
-    config = replace(tiny_config, stage2=replace(tiny_config.stage2, epochs=4, localities=localities))
-    shop = open_workshop(config, dataset)
-    network = train_localities(shop, dataset, Log())
+@pytest.mark.parametrize("kind", ["table", "direct"])
+def test_stage_2_resumes_to_the_bit(tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, kind: str) -> None:
+    settings = replace(tiny_config.stage2, epochs=4)
+    context = open_context(replace(tiny_config, stage2=settings), dataset)
+    network = run_stage1(context, dataset, Log())
     assert network.policy is not None
+
+    def run(log: Log, checkpoint: Checkpoint) -> None:
+        source = (
+            DirectSource(network, dataset, context.loader, settings, seed=0)
+            if kind == "direct"
+            else TableSource(policy_table(network, dataset, context.loader, settings, seed=0), dataset, settings.crops)
+        )
+        train_stage2(network, source, settings, seed=0, log=log, checkpoint=checkpoint)
+
     start = {name: value.clone() for name, value in network.policy.state_dict().items()}
-    train_policy(shop, network, dataset, Log())
+    run(Log(), Checkpoint())
     expected = {name: value.clone() for name, value in network.policy.state_dict().items()}
     path = tmp_path / "stage2.pt"
     network.policy.load_state_dict(start)
     with pytest.raises(KeyboardInterrupt):
-        train_policy(shop, network, dataset, Interrupted("stage2", 3), Checkpoint(path, every=0))
+        run(Interrupted("stage2", 3), Checkpoint(path, every=0))
     network.policy.load_state_dict(start)
-    train_policy(shop, network, dataset, Log(), Checkpoint(path, every=0))
-    assert_same(network.policy.state_dict(), expected)
-    network.policy.load_state_dict(start)
-    train_policy(shop, network, dataset, Interrupted("stage2", 1), Checkpoint(path))
+    run(Log(), Checkpoint(path, every=0))
     assert_same(network.policy.state_dict(), expected)
 
 
-def test_a_run_that_is_interrupted_again_and_again_ends_as_one_that_is_not(
+def test_a_finished_stage_2_is_not_done_again(tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path) -> None:
+    context = open_context(tiny_config, dataset)
+    network = run_stage1(context, dataset, Log())
+    assert network.policy is not None
+    start = {name: value.clone() for name, value in network.policy.state_dict().items()}
+    path = tmp_path / "stage2.pt"
+    run_stage2(context, network, dataset, Log(), Checkpoint(path))
+    expected = {name: value.clone() for name, value in network.policy.state_dict().items()}
+    network.policy.load_state_dict(start)
+    run_stage2(context, network, dataset, Interrupted("stage2", 1), Checkpoint(path))
+    assert_same(network.policy.state_dict(), expected)
+
+
+def test_an_interrupted_run_ends_as_one_that_is_not(
     tiny_config: Config, creatures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(tiny_config, checkpoint_minutes=0.0, stage1=replace(tiny_config.stage1, epochs=2))
@@ -112,13 +139,13 @@ def test_a_run_that_is_interrupted_again_and_again_ends_as_one_that_is_not(
     # Of the validation fold's training, and of the final one.
     places = [("stage1/loss", 2), ("stage2", 2), ("stage1/loss", 2), ("stage2", 2), ("test", 0)]
     for place, settled in zip(places, (False, False, True, True, True), strict=True):
-        monkeypatch.setattr(erpcnet.runs, "Log", lambda _folder, place=place: Interrupted(*place))
+        monkeypatch.setattr(erpcnet.training.runs, "Log", lambda _folder, place=place: Interrupted(*place))
         with pytest.raises(KeyboardInterrupt):
             train_run(config, creatures, out)
         assert (out / "unfinished" / "operating_point.json").exists() == settled
         assert not (out / "model.safetensors").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(erpcnet.runs, "draw_examples", lambda *_: _interrupt())
+    monkeypatch.setattr(erpcnet.training.runs, "draw_examples", lambda *_: _interrupt())
     with pytest.raises(KeyboardInterrupt):
         train_run(config, creatures, out)
     assert (out / "model.safetensors").exists()  # but the run is not whole
@@ -144,7 +171,7 @@ def test_a_run_that_is_interrupted_again_and_again_ends_as_one_that_is_not(
     assert weights[0] == weights[1]
 
 
-def test_it_is_kept_every_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_written_every_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
     kept = Checkpoint(tmp_path / "deep" / "stage1.pt", every=60)
@@ -152,11 +179,11 @@ def test_it_is_kept_every_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = []
     for epoch in range(1, 8):
         now += 25
-        kept.keep(module, epoch)
+        kept.save(module, epoch)
         found.append(Checkpoint(tmp_path / "deep" / "stage1.pt").resume(module))
     assert found == [0, 0, 3, 3, 3, 6, 6]
     silent = Checkpoint(tmp_path / "other.pt", every=0, writes=False)
-    silent.keep(module, 1)
+    silent.save(module, 1)
     silent.finish(module)
     Checkpoint().finish(module)
     assert sorted(path.name for path in tmp_path.rglob("*.p*")) == ["stage1.pt"]
@@ -165,13 +192,13 @@ def test_it_is_kept_every_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_damaged_checkpoint_is_named(tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path) -> None:
     (tmp_path / "stage1.pt").write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(InputError, match=r"stage1\.pt cannot be read .*; remove it to start this stage again"):
-        train_network(open_workshop(tiny_config, dataset), dataset, Log(), Checkpoints(tmp_path))
+        train_network(open_context(tiny_config, dataset), dataset, Log(), Checkpoints(tmp_path))
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on(creatures: Path, tmp_path: Path) -> None:
+def test_a_killed_command_is_resumed(creatures: Path, tmp_path: Path) -> None:
     command = [
-        *(sys.executable, "-m", "erpcnet", "train", "--config", "creatures", "--data", str(creatures)),
+        *(sys.executable, "-m", "erpcnet", "train", "--config", "creatures", "--dataset", str(creatures)),
         *("--out", str(tmp_path / "run"), "--checkpoint_minutes", "0", "--data.image_size", "64"),
         *("--stage1.epochs", "60", "--stage1.batch_size", "16", "--variant", "globalnet"),
         *("--model.sigma", "1", "--model.delta", "0.5"),

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from conftest import small_network
+from erpcnet.config import LossWeights, Stage1Settings
 from erpcnet.training.losses import Stage1Loss
-from erpcnet.training.settings import LossWeights
 from erpcnet.training.stage1 import mix
 
 
@@ -17,30 +17,34 @@ def _cross_entropy(attributes: list[float], scale: float, phi: torch.Tensor, lab
     return math.log(sum(math.exp(score) for score in scores)) - scores[label]
 
 
+def _with_local(weight: float) -> Stage1Settings:
+    return Stage1Settings(loss_weights=LossWeights(local_subnet=weight))
+
+
 def test_the_four_losses_against_plain_loops() -> None:
     network = small_network("pcnet")
-    weights = LossWeights(whole=1.0, local=0.5, joint=2.0, highlight=0.25)
+    weights = LossWeights(global_subnet=1.0, local_subnet=0.5, joint_subnet=2.0, highlight=0.25)
     images = torch.randn(3, 3, 64, 64)
     cells = torch.stack([torch.randperm(16)[:6] for _ in range(3)])
     labels = torch.tensor([0, 2, 1])
     phi = torch.nn.functional.normalize(torch.rand(4, 7), dim=1)
     with torch.no_grad():
-        losses = Stage1Loss(network, weights, 0.0)(images, cells, labels, phi)
-        whole, local, joint = network(images, cells)
-    assert local is not None
-    assert joint is not None
+        losses = Stage1Loss(network, Stage1Settings(loss_weights=weights))(images, cells, labels, phi)
+        a_g, a_l, a_j = network(images, cells)
+    assert a_l is not None
+    assert a_j is not None
     scales = {
-        name: getattr(network, f"{name}_fit").log_scale.exp().item()
+        name: getattr(network, f"{name}_compatibility").log_scale.exp().item()
         for name in ("global", "local", "joint", "highlight")
     }
     sums = dict.fromkeys(scales, 0.0)
     for n in range(3):
         label = int(labels[n])
-        sums["global"] += _cross_entropy(whole[n].tolist(), scales["global"], phi, label) / 3
+        sums["global"] += _cross_entropy(a_g[n].tolist(), scales["global"], phi, label) / 3
         for t in range(6):
-            sums["local"] += _cross_entropy(local[n, t].tolist(), scales["local"], phi, label) / 18
-            sums["joint"] += _cross_entropy(joint[n, t].tolist(), scales["joint"], phi, label) / 18
-        highest = [max(float(whole[n, a]), *(float(local[n, t, a]) for t in range(6))) for a in range(7)]
+            sums["local"] += _cross_entropy(a_l[n, t].tolist(), scales["local"], phi, label) / 18
+            sums["joint"] += _cross_entropy(a_j[n, t].tolist(), scales["joint"], phi, label) / 18
+        highest = [max(float(a_g[n, a]), *(float(a_l[n, t, a]) for t in range(6))) for a in range(7)]
         sums["highlight"] += _cross_entropy(highest, scales["highlight"], phi, label) / 3
     for name, expected in sums.items():
         assert losses[name].item() == pytest.approx(expected, rel=1e-4)
@@ -51,7 +55,7 @@ def test_the_four_losses_against_plain_loops() -> None:
 def test_globalnet_has_its_own_loss_only() -> None:
     network = small_network("globalnet")
     phi = torch.nn.functional.normalize(torch.rand(4, 7), dim=1)
-    losses = Stage1Loss(network, LossWeights(), 0.0)(torch.randn(2, 3, 64, 64), None, torch.tensor([0, 1]), phi)
+    losses = Stage1Loss(network, Stage1Settings())(torch.randn(2, 3, 64, 64), None, torch.tensor([0, 1]), phi)
     assert set(losses) == {"global", "total"}
     assert losses["global"].item() == losses["total"].item()
 
@@ -65,7 +69,7 @@ def test_a_mixed_image_is_judged_by_both_labels() -> None:
     for n in range(3):
         expected = 0.7 * images[n] + 0.3 * images[(n + 1) % 3]
         assert torch.allclose(mixed[n], expected, atol=1e-6)
-    objective = Stage1Loss(network, LossWeights(local=1.0), 0.0)
+    objective = Stage1Loss(network, _with_local(1.0))
     with torch.no_grad():
         found = objective(mixed, cells, targets, phi)
         own, next_one = (objective(mixed, cells, wanted, phi) for wanted in (labels, labels.roll(-1)))
@@ -76,13 +80,13 @@ def test_a_mixed_image_is_judged_by_both_labels() -> None:
 def test_a_loss_that_counts_for_nothing_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     network = small_network("pcnet")
     calls: list[int] = []
-    local_fit, original = network.local_fit, network.local_fit.forward
+    local_compatibility, original = network.local_compatibility, network.local_compatibility.forward
 
     def counted(*given: torch.Tensor) -> torch.Tensor:
         calls.append(1)
         return original(*given)
 
-    monkeypatch.setattr(local_fit, "forward", counted)
+    monkeypatch.setattr(local_compatibility, "forward", counted)
     drawn = torch.Generator().manual_seed(0)
     batch = (
         torch.randn(3, 3, 64, 64, generator=drawn),
@@ -91,9 +95,9 @@ def test_a_loss_that_counts_for_nothing_is_not_computed(monkeypatch: pytest.Monk
         torch.nn.functional.normalize(torch.rand(4, 7, generator=drawn), dim=1),
     )
     with torch.no_grad():
-        without = Stage1Loss(network, LossWeights(local=0.0))(*batch)
+        without = Stage1Loss(network, _with_local(0.0))(*batch)
         assert calls == []
         assert "local" not in without
-        with_it = Stage1Loss(network, LossWeights(local=0.5))(*batch)
+        with_it = Stage1Loss(network, _with_local(0.5))(*batch)
     assert calls == [1]
     assert float(with_it["total"]) == pytest.approx(float(without["total"] + 0.5 * with_it["local"]), rel=1e-5)

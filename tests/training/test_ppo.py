@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from erpcnet.config import PolicySettings, Stage2Settings
 from erpcnet.model.policy import ActorCritic
-from erpcnet.model.settings import PolicySettings
 from erpcnet.training.ppo import (
     Episodes,
     alive_steps,
@@ -20,30 +20,29 @@ from erpcnet.training.ppo import (
 )
 
 
-@pytest.mark.parametrize("ending", ["never", "absorbing", "paper"])
-def test_returns_against_plain_loops(ending: str) -> None:
-    reward, gamma, sigma = torch.rand(20, 4), 0.9, 0.7
-    alive = alive_steps(reward, ending, sigma)  # type: ignore[arg-type]
-    found = discounted_returns(reward, alive, gamma, ending == "absorbing")
+@pytest.mark.parametrize("sigma", [None, 0.7])
+def test_returns_against_plain_loops(sigma: float | None) -> None:
+    reward, gamma = torch.rand(20, 4), 0.9
+    alive = alive_steps(reward, sigma)
+    found = discounted_returns(reward, alive, gamma)
     for episode in range(20):
         rewards = reward[episode].tolist()
-        end = next((t for t, r in enumerate(rewards) if r >= sigma), 3) if ending != "never" else 3
-        earned = [r if t <= end else (rewards[end] if ending == "absorbing" else 0.0) for t, r in enumerate(rewards)]
+        end = next((t for t, r in enumerate(rewards) if sigma is not None and r >= sigma), 3)
+        earned = [r if t <= end else 0.0 for t, r in enumerate(rewards)]
         assert alive[episode].tolist() == [t <= end for t in range(4)]
         for t in range(end + 1):
             expected = sum(gamma ** (i - t) * earned[i] for i in range(t, 4))
             assert found[episode, t].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_ending_as_in_the_paper_makes_being_sure_costly_and_absorbing_does_not() -> None:
+def test_stopping_at_sigma_makes_being_sure_costly() -> None:
     sure, unsure = torch.tensor([[0.9, 0.9, 0.9]]), torch.tensor([[0.6, 0.6, 0.6]])
 
-    def value(reward: torch.Tensor, ending: str) -> float:
-        alive = alive_steps(reward, ending, 0.7)  # type: ignore[arg-type]
-        return discounted_returns(reward, alive, 0.99, ending == "absorbing")[0, 0].item()
+    def value(reward: torch.Tensor, sigma: float | None) -> float:
+        return discounted_returns(reward, alive_steps(reward, sigma), 0.99)[0, 0].item()
 
-    assert value(sure, "paper") < value(unsure, "paper")
-    assert value(sure, "absorbing") > value(unsure, "absorbing")
+    assert value(sure, 0.7) < value(unsure, 0.7)
+    assert value(sure, None) > value(unsure, None)
 
 
 def test_visited_before_lists_what_lies_behind() -> None:
@@ -55,18 +54,14 @@ def test_visited_before_lists_what_lies_behind() -> None:
     ]
 
 
-def test_advantages_are_standardised_over_living_steps_only() -> None:
+def test_advantages_are_standardised_over_steps_taken() -> None:
     advantages = torch.randn(50, 3)
     alive = torch.rand(50, 3) < 0.7
-    by_step = standardise(advantages, alive, "step")
+    by_step = standardise(advantages, alive)
     for step in range(3):
         own = by_step[alive[:, step], step]
         assert own.mean().item() == pytest.approx(0, abs=1e-5)
         assert own.std(correction=0).item() == pytest.approx(1, abs=1e-4)
-    over_all = standardise(advantages, alive, "batch")[alive]
-    assert over_all.mean().item() == pytest.approx(0, abs=1e-5)
-    assert over_all.std(correction=0).item() == pytest.approx(1, abs=1e-4)
-    assert torch.equal(standardise(advantages, alive, "raw"), advantages)
 
 
 def _episodes(policy: ActorCritic, count: int = 6, steps: int = 3, cells: int = 5) -> Episodes:
@@ -93,22 +88,22 @@ def test_the_loss_against_plain_loops() -> None:
     for parameter in policy.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     episodes = _episodes(policy)
-    found = ppo_loss(policy, episodes, clip=0.2, value_weight=0.5, entropy_weight=0.01)
-    outlook = policy(episodes.states, episodes.descriptors)
+    found = ppo_loss(policy, episodes, Stage2Settings(clip_coef=0.2, value_coef=0.5, entropy_coef=0.01))
+    output = policy(episodes.states, episodes.descriptors)
     surrogate, value, entropy, kl, clipped, count = 0.0, 0.0, 0.0, 0.0, 0.0, 0
     for n in range(6):
         for t in range(3):
             if not episodes.alive[n, t]:
                 continue
             count += 1
-            scores = [1 / (1 + math.exp(-z)) for z in outlook.scores[n, t].tolist()]
+            scores = [1 / (1 + math.exp(-z)) for z in output.logits[n, t].tolist()]
             behind = set(episodes.cells[n, :t].tolist())
             total = sum(s for cell, s in enumerate(scores) if cell not in behind)
             chances = {cell: s / total for cell, s in enumerate(scores) if cell not in behind}
             ratio = chances[int(episodes.cells[n, t])] / math.exp(episodes.log_probabilities[n, t].item())
             advantage = episodes.advantages[n, t].item()
             surrogate += min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
-            value += (outlook.values[n, t].item() - episodes.returns[n, t].item()) ** 2
+            value += (output.values[n, t].item() - episodes.returns[n, t].item()) ** 2
             entropy -= sum(p * math.log(p) for p in chances.values())
             kl += ratio - 1 - math.log(ratio)
             clipped += abs(ratio - 1) > 0.2
@@ -118,10 +113,10 @@ def test_the_loss_against_plain_loops() -> None:
     assert found.clip_fraction.item() == pytest.approx(clipped / count, rel=1e-5)
 
 
-def test_the_loss_has_finite_gradients_although_visited_cells_have_no_chance() -> None:
+def test_the_loss_has_finite_gradients() -> None:
     torch.manual_seed(0)
     policy = ActorCritic(4, 3, 5, PolicySettings(width=8, memory=6))
-    ppo_loss(policy, _episodes(policy), 0.2, 0.5, 0.01).total.backward()
+    ppo_loss(policy, _episodes(policy), Stage2Settings()).total.backward()
     gradients = [parameter.grad for parameter in policy.parameters() if parameter.grad is not None]
     assert gradients
     assert all(gradient.isfinite().all() for gradient in gradients)
@@ -147,8 +142,8 @@ def test_steps_that_were_not_taken_make_no_gradient_of_nan() -> None:
     wild = replace(
         episodes, log_probabilities=impossible, advantages=episodes.advantages.masked_fill(~episodes.alive, -1)
     )
-    found = ppo_loss(policy, wild, 0.2, 0.5, 0.01)
-    expected = ppo_loss(policy, episodes, 0.2, 0.5, 0.01)
+    found = ppo_loss(policy, wild, Stage2Settings())
+    expected = ppo_loss(policy, episodes, Stage2Settings())
     assert found.total.item() == pytest.approx(expected.total.item(), rel=1e-5)
     assert found.approx_kl.item() == pytest.approx(expected.approx_kl.item(), rel=1e-4)
     found.total.backward()

@@ -18,7 +18,7 @@ def test_two_processes_train_what_one_does(creatures: Path, tmp_path: Path) -> N
     make much of what rounding makes of gradients that are nearly 0.
     """
     arguments = [
-        *("-m", "erpcnet", "train", "--config", "creatures", "--data", str(creatures), "--variant", "globalnet"),
+        *("-m", "erpcnet", "train", "--config", "creatures", "--dataset", str(creatures), "--variant", "globalnet"),
         *("--data.image_size", "64", "--stage1.epochs", "2", "--stage1.batch_size", "16"),
         *("--stage1.optimizer", "sgd", "--stage1.lr", "0.05"),
         *("--stage1.freeze_norms", "true", "--model.sigma", "1", "--model.delta", "0.5"),

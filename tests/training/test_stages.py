@@ -1,25 +1,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 
 from conftest import small_network
-from erpcnet.config import Config, load_config
+from erpcnet.config import Config, Stage1Settings, Stage2Settings, Variant, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
-from erpcnet.model import ERPCNet, Variant
-from erpcnet.model.heads import AttentionJoint
-from erpcnet.model.walk import PolicyOrder, RandomOrder, walk
-from erpcnet.pipeline import create_network, open_workshop, train_localities, train_network, train_policy, walk_test
-from erpcnet.recording import WARMING, Recorded
-from erpcnet.training import LocalityTable, Log, Stage2Settings, TableSource, train_stage2
-from erpcnet.training.averaging import AveragedWeights
-from erpcnet.training.settings import Stage1Settings
+from erpcnet.model import ERPCNet
+from erpcnet.model.heads import AttentionHead
+from erpcnet.model.locality_tables import LocalityTable, TableLocalities
+from erpcnet.model.rollout import rollout
+from erpcnet.model.selection import PolicyOrder, RandomOrder
+from erpcnet.training import DirectSource, Log, TableSource, open_context, policy_table, train_stage2
+from erpcnet.training.context import create_network
+from erpcnet.training.ema import ExponentialMovingAverage
+from erpcnet.training.pipeline import rollout_test, run_stage1, run_stage2, train_network
 from erpcnet.training.stage1 import _optimizer, _schedule, random_cells
-from erpcnet.training.stage2 import PolicyTraining, open_source
+from erpcnet.training.stage2 import Stage2Trainer
+from erpcnet.utils.cuda_graphs import WARMUP_RUNS, GraphedFunction
 
 
 def test_random_cells_never_repeat_within_an_image() -> None:
@@ -30,8 +32,8 @@ def test_random_cells_never_repeat_within_an_image() -> None:
 
 def test_same_seed_same_weights_and_another_seed_others(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     def weights(seed: int) -> dict[str, torch.Tensor]:
-        shop = open_workshop(replace(tiny_config, seed=seed), dataset)
-        return train_network(shop, dataset, Log()).state_dict()
+        context = open_context(replace(tiny_config, seed=seed), dataset)
+        return train_network(context, dataset, Log()).state_dict()
 
     first, second, other = weights(0), weights(0), weights(1)
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -39,11 +41,11 @@ def test_same_seed_same_weights_and_another_seed_others(tiny_config: Config, dat
 
 
 def test_each_stage_leaves_the_other_stages_weights_alone(tiny_config: Config, dataset: ZeroShotDataset) -> None:
-    shop = open_workshop(tiny_config, dataset)
+    context = open_context(tiny_config, dataset)
     start = create_network(tiny_config, len(dataset.attribute_names)).state_dict()
-    network = train_localities(shop, dataset, Log())
+    network = run_stage1(context, dataset, Log())
     middle = {name: value.clone() for name, value in network.state_dict().items()}
-    train_policy(shop, network, dataset, Log())
+    run_stage2(context, network, dataset, Log())
     end = network.state_dict()
     for name in start:
         if name.startswith("policy."):
@@ -67,23 +69,23 @@ def test_the_backbone_and_its_copy_get_their_share_of_the_rate() -> None:
 
 def test_cosines_are_taken_from_the_mean_of_the_seen_classes(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     config = replace(tiny_config, variant="globalnet", model=replace(tiny_config.model, centred=True))
-    network = train_localities(open_workshop(config, dataset), dataset, Log())
+    network = run_stage1(open_context(config, dataset), dataset, Log())
     expected = torch.from_numpy(dataset.unit_attributes[dataset.seen].mean(axis=0))
-    torch.testing.assert_close(network.global_fit.centre, expected)
+    torch.testing.assert_close(network.global_compatibility.centre, expected)
 
 
-def test_what_is_remembered_is_the_mean_direction_of_each_seen_classs_training_images(
-    tiny_config: Config, dataset: ZeroShotDataset
-) -> None:
-    config = replace(tiny_config, variant="globalnet", model=replace(tiny_config.model, attraction=0.3))
-    shop = open_workshop(config, dataset)
-    network = train_localities(shop, dataset, Log())
+def test_prototypes_are_mean_directions_of_training_images(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    config = replace(tiny_config, variant="globalnet", model=replace(tiny_config.model, hubness=0.3))
+    context = open_context(config, dataset)
+    network = run_stage1(context, dataset, Log())
     assert network.prototypes.shape == (len(dataset.seen), len(dataset.attribute_names))
     with torch.no_grad():
         for prototype, number in zip(network.prototypes, dataset.seen, strict=True):
             rows = dataset.train[dataset.labels[dataset.train] == number]
-            said = [network.glance(next(shop.feed.plain(rows[i : i + 1], 1)).images) for i in range(len(rows))]
-            expected = torch.stack([own.attributes[0] / own.attributes[0].norm() for own in said]).mean(dim=0)
+            said = [
+                network.glance(next(context.loader.centre_crops(rows[i : i + 1], 1)).images) for i in range(len(rows))
+            ]
+            expected = torch.stack([own.a_g[0] / own.a_g[0].norm() for own in said]).mean(dim=0)
             torch.testing.assert_close(prototype, expected, atol=1e-4, rtol=1e-3)
 
 
@@ -99,19 +101,24 @@ def _planted(dataset: ZeroShotDataset) -> LocalityTable:
     phi = torch.from_numpy(dataset.unit_attributes[dataset.labels[dataset.train]])
     localities[torch.arange(count), telling, : phi.shape[1]] = phi * 10
     return LocalityTable(
-        torch.zeros(count, channels),
-        torch.zeros(count, phi.shape[1]),
-        descriptors,
-        torch.ones(count, 16),
-        localities,
+        torch.zeros(1, count, channels),
+        torch.zeros(1, count, phi.shape[1]),
+        descriptors[None],
+        torch.ones(1, count, 16),
+        localities[None],
         rows,
     )
+
+
+def _all(table: LocalityTable) -> TableLocalities:
+    images = torch.arange(len(table))
+    return table.take(torch.zeros_like(images), images)
 
 
 def _reader(attributes: int) -> ERPCNet:
     """A network that believes what `_planted` localities show."""
     network = small_network("rpcnet", attributes=attributes)
-    assert isinstance(network.joint, AttentionJoint)
+    assert isinstance(network.joint, AttentionHead)
     with torch.no_grad():
         for layer in (network.joint.of_global, network.joint.of_local, network.joint.trust):
             layer.weight.zero_()
@@ -126,54 +133,60 @@ def _reader(attributes: int) -> ERPCNet:
 def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset) -> None:
     network = _reader(len(dataset.attribute_names))
     table = _planted(dataset)
-    settings = Stage2Settings(epochs=60, batch_size=18, views=1, temperature=1.0, lr=3e-3)
-    train_stage2(network, TableSource(table, dataset, views=1), settings, seed=0, log=Log())
-    everything = table.take(torch.arange(len(table)))
+    settings = Stage2Settings(epochs=60, minibatch_size=18, crops=1, reward_temperature=1.0, lr=3e-3)
+    train_stage2(network, TableSource(table, dataset, crops=1), settings, seed=0, log=Log())
     with torch.inference_mode():
         assert network.policy is not None
-        learned = walk(network, everything, PolicyOrder(network.policy)).cells[:, 0]
-        chance = walk(network, everything, RandomOrder(0)).cells[:, 0]
-    telling = table.descriptors[..., 0].argmax(dim=1)
+        learned = rollout(network, _all(table), PolicyOrder(network.policy)).cells[:, 0]
+        chance = rollout(network, _all(table), RandomOrder(0)).cells[:, 0]
+    telling = table.descriptors[0, ..., 0].argmax(dim=1)
     assert (learned == telling).float().mean() > 0.8
     assert (chance == telling).float().mean() < 0.3
 
 
 @pytest.mark.gpu
-def test_recorded_walks_are_those_that_are_not_recorded(dataset: ZeroShotDataset) -> None:
+def test_captured_rollouts_are_those_that_are_not(dataset: ZeroShotDataset) -> None:
     planted = vars(_planted(dataset)).items()
     parts: dict[str, Any] = {key: own.cuda() if isinstance(own, torch.Tensor) else own for key, own in planted}
     table = LocalityTable(**parts)
     found = []
-    for looks_up in (False, True):
+    for is_lookup in (False, True):
         network = _reader(len(dataset.attribute_names)).cuda()
-        source = TableSource(table, dataset, views=1)
-        source.looks_up = looks_up
-        training = PolicyTraining(network, source, Stage2Settings(batch_size=18, views=1), seed=0)
+        source = TableSource(table, dataset, crops=1)
+        source.is_lookup = is_lookup
+        trainer = Stage2Trainer(network, source, Stage2Settings(minibatch_size=18, crops=1), seed=0)
         rounds = []
-        for _ in range(WARMING + 3):
-            played = training.play(training.draw())
-            rounds.append((played.episodes.cells.clone(), played.episodes.advantages.clone(), played.watched.clone()))
+        for _ in range(WARMUP_RUNS + 3):
+            batch = trainer.rollouts(trainer.draw())
+            rounds.append((batch.episodes.cells.clone(), batch.episodes.advantages.clone(), batch.metrics.clone()))
         found.append(rounds)
-        assert not looks_up or (isinstance(training._round, Recorded) and training._round.recorded)
-    assert len({tuple(cells.flatten().tolist()) for cells, _, _ in found[1]}) == WARMING + 3  # every walk is another
-    for plain, recorded in zip(*found, strict=True):
-        assert torch.equal(plain[0], recorded[0])
-        torch.testing.assert_close(recorded[1:], plain[1:], rtol=1e-3, atol=1e-3)
+        assert not is_lookup or (isinstance(trainer._collect, GraphedFunction) and trainer._collect.captured)
+    assert (
+        len({tuple(cells.flatten().tolist()) for cells, _, _ in found[1]}) == WARMUP_RUNS + 3
+    )  # every rollout is another
+    for plain, captured in zip(*found, strict=True):
+        assert torch.equal(plain[0], captured[0])
+        torch.testing.assert_close(captured[1:], plain[1:], rtol=1e-3, atol=1e-3)
 
 
 def test_tables_and_the_direct_way_give_the_same_policy(tiny_config: Config, dataset: ZeroShotDataset) -> None:
-    def trained(localities: Literal["table", "direct"]) -> dict[str, torch.Tensor]:
-        stage2 = replace(tiny_config.stage2, views=1, localities=localities, play_size=9)
+    def trained(direct: bool) -> dict[str, torch.Tensor]:
+        stage2 = replace(tiny_config.stage2, crops=1, rollout_batch_size=9)
         # Without beta, which may jump where rounding moves a value across the edge of a bin.
         policy = replace(tiny_config.model.policy, sees_cells=False)
         config = replace(tiny_config, variant="rpcnet", model=replace(tiny_config.model, policy=policy), stage2=stage2)
-        shop = open_workshop(config, dataset)
-        network = create_network(shop.config, len(dataset.attribute_names)).eval()
-        train_policy(shop, network, dataset, Log())
+        context = open_context(config, dataset)
+        network = create_network(context.config, len(dataset.attribute_names)).eval()
+        source = (
+            DirectSource(network, dataset, context.loader, stage2, seed=0)
+            if direct
+            else TableSource(policy_table(network, dataset, context.loader, stage2, seed=0), dataset, crops=1)
+        )
+        train_stage2(network, source, stage2, seed=0, log=Log())
         assert network.policy is not None
         return network.policy.state_dict()
 
-    table, direct = trained("table"), trained("direct")
+    table, direct = trained(direct=False), trained(direct=True)
     start = create_network(tiny_config, len(dataset.attribute_names)).policy
     assert start is not None
     kept = {name: value for name, value in start.state_dict().items() if name in table}
@@ -182,37 +195,36 @@ def test_tables_and_the_direct_way_give_the_same_policy(tiny_config: Config, dat
     assert apart < 1e-3 * moved  # sums in another order, nothing else
 
 
-def test_playing_the_direct_way_keeps_nothing_to_differentiate(tiny_config: Config, dataset: ZeroShotDataset) -> None:
-    config = replace(tiny_config, stage2=replace(tiny_config.stage2, localities="direct"))
-    shop = open_workshop(config, dataset)
-    network = create_network(config, len(dataset.attribute_names)).requires_grad_(True)
-    source = open_source(network, dataset, shop.feed, config.stage2, seed=0)
-    training = PolicyTraining(network, source, config.stage2, seed=0)
-    found = training.play(training.draw())
+def test_direct_rollouts_keep_nothing_to_differentiate(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    context, settings = open_context(tiny_config, dataset), tiny_config.stage2
+    network = create_network(tiny_config, len(dataset.attribute_names)).requires_grad_(True)
+    source = DirectSource(network, dataset, context.loader, settings, seed=0)
+    trainer = Stage2Trainer(network, source, settings, seed=0)
+    found = trainer.rollouts(trainer.draw())
     # A graph would hold every map of every image until the epoch's end.
-    assert not any(value.requires_grad for value in (*vars(found.episodes).values(), found.watched))
+    assert not any(value.requires_grad for value in (*vars(found.episodes).values(), found.metrics))
 
 
-def test_hardnet_trains_both_stages_and_walks(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+def test_hardnet_trains_both_stages(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     config = replace(tiny_config, variant="hardnet")
-    shop = open_workshop(config, dataset)
-    network = train_network(shop, dataset, Log())
-    walks = walk_test(shop, network, dataset)
-    assert walks.seen is not None
-    assert len(walks.seen.cells) == len(dataset.test_seen)
-    assert len(walks.unseen.cells) == len(dataset.test_unseen)
-    assert all(len(set(row.tolist())) == network.steps for row in walks.unseen.cells)
+    context = open_context(config, dataset)
+    network = train_network(context, dataset, Log())
+    rollouts = rollout_test(context, network, dataset)
+    assert rollouts.seen is not None
+    assert len(rollouts.seen.cells[0]) == len(dataset.test_seen)
+    assert len(rollouts.unseen.cells[0]) == len(dataset.test_unseen)
+    assert all(len(set(row.tolist())) == network.steps for row in rollouts.unseen.cells[0])
 
 
-def test_an_ending_at_sigma_needs_sigma_before_anything_is_trained() -> None:
+def test_stopping_at_sigma_needs_sigma() -> None:
     with pytest.raises(InputError, match=r"set --model\.sigma"):
-        load_config("creatures", stage2={"ending": "paper"})
-    assert load_config("creatures", stage2={"ending": "paper"}, variant="pcnet").stage2.ending == "paper"
+        load_config("creatures", stage2={"stop_at_sigma": True})
+    assert load_config("creatures", stage2={"stop_at_sigma": True}, variant="pcnet").stage2.stop_at_sigma
 
 
 @pytest.mark.parametrize(("least", "batches", "passes"), [(0, 1, 3), (3, 1, 3), (60, 1, 60), (60, 7, 9), (60, 100, 3)])
-def test_small_datasets_are_passed_over_until_there_were_steps_enough(least: int, batches: int, passes: int) -> None:
-    settings = Stage1Settings(epochs=3, least_steps=least)
+def test_small_datasets_get_the_least_number_of_steps(least: int, batches: int, passes: int) -> None:
+    settings = Stage1Settings(epochs=3, min_steps=least)
     assert settings.passes(batches) == passes
 
 
@@ -220,19 +232,17 @@ def test_stage1_takes_the_steps_it_was_asked_for(
     tiny_config: Config, dataset: ZeroShotDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
-    monkeypatch.setattr(AveragedWeights, "update", lambda _self, _network: taken.append(1))
-    config = replace(tiny_config, variant="globalnet", stage1=replace(tiny_config.stage1, least_steps=5, batch_size=16))
-    train_localities(open_workshop(config, dataset), dataset, Log())
+    monkeypatch.setattr(ExponentialMovingAverage, "update", lambda _self, _network: taken.append(1))
+    config = replace(tiny_config, variant="globalnet", stage1=replace(tiny_config.stage1, min_steps=5, batch_size=16))
+    run_stage1(open_context(config, dataset), dataset, Log())
     batches = len(dataset.train) // 16
     assert len(taken) == batches * -(-5 // batches) > batches
 
 
-def test_frozen_norms_keep_their_statistics_and_the_kernels_own_do_not(
-    tiny_config: Config, dataset: ZeroShotDataset
-) -> None:
+def test_frozen_norms_keep_their_statistics(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     config = replace(tiny_config, stage1=replace(tiny_config.stage1, freeze_norms=True))
     start = create_network(config, len(dataset.attribute_names)).state_dict()
-    end = train_localities(open_workshop(config, dataset), dataset, Log()).state_dict()
+    end = run_stage1(open_context(config, dataset), dataset, Log()).state_dict()
     changed = {name for name in start if name.endswith("running_mean") and not torch.equal(start[name], end[name])}
     assert changed == {name for name in start if name.endswith("running_mean") and name.startswith("local.partial.")}
     assert not torch.equal(start["backbone.last.0.residual.0.weight"], end["backbone.last.0.residual.0.weight"])
@@ -241,7 +251,7 @@ def test_frozen_norms_keep_their_statistics_and_the_kernels_own_do_not(
 def test_what_is_early_stays_as_it_was_pretrained(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     config = replace(tiny_config, stage1=replace(tiny_config.stage1, freeze_early=True))
     start = create_network(config, len(dataset.attribute_names)).state_dict()
-    network = train_localities(open_workshop(config, dataset), dataset, Log())
+    network = run_stage1(open_context(config, dataset), dataset, Log())
     end = network.state_dict()
     same = {name for name in start if name.startswith("backbone.") and torch.equal(start[name], end[name])}
     # The small backbone's trunk: stem, layer1 (both finer than e^{n-1}) and layer2, which computes it.
@@ -252,10 +262,10 @@ def test_what_is_early_stays_as_it_was_pretrained(tiny_config: Config, dataset: 
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
-def test_a_separate_global_subnet_learns_what_globalnet_does(tiny_config: Config, dataset: ZeroShotDataset) -> None:
-    def trained(variant: Variant, separate: bool) -> dict[str, torch.Tensor]:
-        config = replace(tiny_config, variant=variant, stage1=replace(tiny_config.stage1, separate=separate))
-        return train_localities(open_workshop(config, dataset), dataset, Log()).state_dict()
+def test_a_detached_global_subnet_learns_as_globalnet(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    def trained(variant: Variant, detach_global: bool) -> dict[str, torch.Tensor]:
+        config = replace(tiny_config, variant=variant, stage1=replace(tiny_config.stage1, detach_global=detach_global))
+        return run_stage1(open_context(config, dataset), dataset, Log()).state_dict()
 
     alone, beside, together = trained("globalnet", False), trained("pcnet", True), trained("pcnet", False)
     for name, value in alone.items():
@@ -265,7 +275,7 @@ def test_a_separate_global_subnet_learns_what_globalnet_does(tiny_config: Config
 
 @pytest.mark.parametrize(("batches", "rising"), [(1, 20), (110, 110)])
 def test_a_constant_rate_rises_over_an_epoch_or_twenty_steps(batches: int, rising: int) -> None:
-    settings = Stage1Settings(lr=0.5, warmup_epochs=1.0)
+    settings = Stage1Settings(lr=0.5)
     optimizer = _optimizer(small_network("pcnet"), settings)
     schedule = _schedule(optimizer, settings, batches)
     rates = []

@@ -1,7 +1,7 @@
 """All images of a dataset decoded once into one array.
 
 A picture is squeezed whole into a square of `size` pixels; its own width and height are kept beside, so that a
-crop taken later is undistorted (see `views`). Nothing is cut off that a crop might have wanted.
+crop taken later is undistorted (see `transforms`). Nothing is cut off that a crop might have wanted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from filelock import FileLock
 from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.data.images import load_image, squeeze
 from erpcnet.errors import InputError
-from erpcnet.progress import track
+from erpcnet.utils.progress import track
 
 FORMAT = 1  # raise it when the stored layout changes
 FOLDER = ".erpcnet-cache"

@@ -15,7 +15,7 @@ from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.data.images import load_image
 from erpcnet.data.readers import read_dataset
 from erpcnet.errors import InputError, MissingImagesError
-from erpcnet.progress import track
+from erpcnet.utils.progress import track
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def check_dataset(root: str | Path) -> Report:
         dataset = read_dataset(root)
     except MissingImagesError as error:
         problems = [f"{path} is not there." for path in error.missing]
-        return Report({"missing images": len(problems), "where from": error.source or "see docs/data.md"}, problems)
+        return Report({"missing images": len(problems), "where from": error.source or "see docs/datasets.md"}, problems)
     problems = [*_miscounted(dataset), *_broken(dataset), *_repeated(dataset), *_alike(dataset)]
     return Report(_facts(dataset), problems)
 

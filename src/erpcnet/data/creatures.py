@@ -22,7 +22,7 @@ import numpy as np
 
 from erpcnet.data.creature_pictures import LOOKS, SMALL_PARTS, PictureSettings, draw_creature
 from erpcnet.errors import InputError
-from erpcnet.progress import track
+from erpcnet.utils.progress import track
 
 FORMAT = 3  # raise it when the same settings would draw something else
 NOTE = "creatures.json"

@@ -94,7 +94,7 @@ def to_rgb(picture: Image.Image) -> Image.Image:
 
 
 def squeeze(picture: Image.Image, size: int) -> npt.NDArray[np.uint8]:
-    """The whole picture as a square [3, size, size], from which views are taken (see `views`)."""
+    """The whole picture as a square [3, size, size], from which crops are taken (see `transforms`)."""
     small = picture.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
     return np.asarray(small).transpose(2, 0, 1)
 

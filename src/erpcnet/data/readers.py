@@ -14,7 +14,7 @@ def read_dataset(root: str | Path) -> ZeroShotDataset:
     """Read the dataset in a folder, whatever its format."""
     root = Path(root)
     if not root.is_dir():
-        raise InputError(f"{root} is not a folder; give --data the folder of a dataset.")
+        raise InputError(f"{root} is not a folder; give --dataset the folder of a dataset.")
     if not any(root.iterdir()):
         raise InputError(f"{root} is empty; `erpcnet data make creatures {root}` draws a dataset into it.")
     if (root / "att_splits.mat").is_file():
@@ -23,7 +23,7 @@ def read_dataset(root: str | Path) -> ZeroShotDataset:
         return _without_leaks(read_folder(root))
     raise InputError(
         f"{root} holds no attributes.csv (own data: `erpcnet data init {root}` starts one) and no att_splits.mat "
-        "(CUB, SUN, AwA2, aPY), so it is no dataset that this program reads; see docs/data.md."
+        "(CUB, SUN, AwA2, aPY), so it is no dataset that this program reads; see docs/own-data.md."
     )
 
 

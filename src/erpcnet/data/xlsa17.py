@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import scipy.io
 
 from erpcnet.data.dataset import Fold, IntArray, ZeroShotDataset
 from erpcnet.data.images import find_images
@@ -104,6 +103,8 @@ def _extras(root: Path, counts: tuple[int, ...] | None) -> dict[str, Any]:
 
 
 def _mat(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    import scipy.io  # only these datasets need it
+
     try:
         found = scipy.io.loadmat(path, variable_names=[*keys, "original_att"])
     except Exception as error:
@@ -148,7 +149,7 @@ def _instances(root: Path, classes: Sequence[str]) -> list[Instance]:
     if not features.is_file():
         raise InputError(
             f"{root} has neither res101.mat nor image_files.txt, so nobody knows which image the splits count as the "
-            "first; put one of them beside att_splits.mat (see docs/data.md)."
+            "first; put one of them beside att_splits.mat (see docs/datasets.md)."
         )
     found = _mat(features, ("image_files", "labels"))
     names = [str(name[0]).replace("\\", "/") for name in found["image_files"].ravel()]

@@ -2,11 +2,11 @@
 
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
 from erpcnet.evaluation.protocol import Metrics, measure
-from erpcnet.evaluation.settings import EvaluationSettings
+from erpcnet.evaluation.runs import evaluate_run
 
 __all__ = [
-    "EvaluationSettings",
     "Metrics",
+    "evaluate_run",
     "harmonic_mean",
     "measure",
     "per_class_accuracy",

@@ -1,7 +1,7 @@
-"""Calibrated stacking: seen classes give delta up, so that unseen ones stand a chance.
+"""Calibrated stacking (Chao et al., 2016): delta is subtracted from seen classes, so that unseen ones stand a chance.
 
 Whatever delta is, an image's answer is either its best seen class or its best unseen class, and it changes sides
-where delta passes the gap between the two scores. So all deltas are known from one sort.
+where delta passes the gap between the two logits. So all deltas are known from one sort.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from erpcnet.evaluation.metrics import class_weights
 
 
 @dataclass(frozen=True)
-class StackedScores:
-    """Each image's best seen and best unseen class [N], and the gap between their scores [N]."""
+class StackedLogits:
+    """Each image's best seen and best unseen class [N], and the gap between their logits [N]."""
 
     best_seen: Tensor
     best_unseen: Tensor
@@ -27,11 +27,11 @@ class StackedScores:
         return torch.where(self.gap >= delta, self.best_seen, self.best_unseen)
 
 
-def stack(scores: Tensor, seen: Tensor) -> StackedScores:
-    """scores [N, C] over all classes, seen [C] bool."""
-    of_seen = scores.masked_fill(~seen, float("-inf")).max(dim=1)
-    of_unseen = scores.masked_fill(seen, float("-inf")).max(dim=1)
-    return StackedScores(of_seen.indices, of_unseen.indices, of_seen.values - of_unseen.values)
+def stack(logits: Tensor, seen: Tensor) -> StackedLogits:
+    """logits [N, C] over all classes, seen [C] bool."""
+    of_seen = logits.masked_fill(~seen, float("-inf")).max(dim=1)
+    of_unseen = logits.masked_fill(seen, float("-inf")).max(dim=1)
+    return StackedLogits(of_seen.indices, of_unseen.indices, of_seen.values - of_unseen.values)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Curve:
         return float(self.deltas[top[len(top) // 2]]), float(means.max())
 
 
-def curve(of_seen: StackedScores, seen_labels: Tensor, of_unseen: StackedScores, unseen_labels: Tensor) -> Curve:
+def curve(of_seen: StackedLogits, seen_labels: Tensor, of_unseen: StackedLogits, unseen_labels: Tensor) -> Curve:
     """The curve from images of seen classes and images of unseen classes."""
     gaps = torch.cat([of_seen.gap, of_unseen.gap]).double().unique()
     middles = (gaps[1:] + gaps[:-1]) / 2

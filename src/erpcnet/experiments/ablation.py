@@ -1,9 +1,9 @@
-"""The ablation: GlobalNet, PCNet, RPCNet and ERPCNet, and the orders a learned policy has to beat.
+"""The ablation: GlobalNet, PCNet, RPCNet and ERPCNet, and the selection orders that a learned policy has to beat.
 
 Per seed, GlobalNet is trained alone, and Stage I once for the other three: the same seed gives them the same
-Stage I weights, whichever of them is trained. Where the global subnet learns separately (`stage1.separate`), their
-Stage I holds GlobalNet's too, and once is enough. Each is trained twice, without the validation classes (to choose
-sigma and delta, unless both are given) and with them.
+Stage I weights, whichever of them is trained. Where the global subnet learns from L_g alone
+(`stage1.detach_global`), their Stage I holds GlobalNet's too, and once is enough. Each is trained twice, without the
+validation classes (to choose sigma and delta, unless both are given) and with them.
 """
 
 from __future__ import annotations
@@ -17,44 +17,42 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 
-from erpcnet.config import Config, load_config
+from erpcnet.config import Config, TestCrops, Variant, list_presets, load_config
 from erpcnet.data import ZeroShotDataset
-from erpcnet.data.settings import TestViews
 from erpcnet.errors import InputError
-from erpcnet.evaluation.protocol import (
-    EvaluationWalks,
-    build_test_tables,
-    choose_settings,
-    measure,
-    seen_unseen_curve,
-    walk_tables,
-)
+from erpcnet.evaluation.gzsl import seen_unseen_curve
+from erpcnet.evaluation.operating_point import choose_operating_point
+from erpcnet.evaluation.protocol import measure
+from erpcnet.evaluation.rollouts import EvaluationRollouts, build_test_tables, rollout_tables
 from erpcnet.experiments.oracle import OracleOrder
 from erpcnet.experiments.parts import hits, part_places
-from erpcnet.model import ERPCNet, Variant
+from erpcnet.model import ERPCNet, SelectionOrder
+from erpcnet.model.locality_tables import LocalityTable
 from erpcnet.model.scoring import Protocol
-from erpcnet.model.walk import EntropyOrder, FixedOrder, Order, RandomOrder, usual_order
-from erpcnet.pipeline import Workshop, open_workshop, prepare, train_localities
-from erpcnet.presets import list_presets
-from erpcnet.progress import console
-from erpcnet.training import LocalityTable, Log, TableSource, policy_table, train_stage2
+from erpcnet.model.selection import SELECTION_ORDERS, Factory, RandomOrder, default_order
+from erpcnet.training.context import Context, open_context, prepare
+from erpcnet.training.episode_sources import TableSource, policy_table
+from erpcnet.training.log import Log
+from erpcnet.training.pipeline import run_stage1
+from erpcnet.training.stage2 import train_stage2
+from erpcnet.utils.progress import console
 
-METHODS = (
-    "GlobalNet",
-    "PCNet",
-    "centre first",
-    "highest beta first",
-    "RPCNet, literal",
-    "ERPCNet, literal",
-    "RPCNet",
-    "ERPCNet",
-    "oracle",
-)
+# A trained network and the strength of the hubness correction to an order.
+OrderOf = Callable[["Trained", float], SelectionOrder]
+LITERAL = ("RPCNet, literal", "ERPCNet, literal")
+
+
+def list_methods() -> tuple[str, ...]:
+    """What can be compared: the paper's networks, every registered selection order (random is PCNet's), the policies
+    to the letter of the paper, and the best order there could be.
+    """
+    fixed = [name for name in SELECTION_ORDERS if name != "random"]
+    return ("GlobalNet", "PCNet", *fixed, *LITERAL, "RPCNet", "ERPCNet", "oracle")
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A network, the localities of its test images, and those that its policy learns on (plain views first)."""
+    """A network, the localities of its test images, and those that its policy learns on."""
 
     network: ERPCNet
     dataset: ZeroShotDataset
@@ -63,8 +61,8 @@ class Trained:
     images_per_second: float
     """Of Stage I."""
 
-    def walk(self, order: Order) -> EvaluationWalks:
-        return walk_tables(self.network, self.dataset, self.tables, order)
+    def rollouts(self, order: SelectionOrder) -> EvaluationRollouts:
+        return rollout_tables(self.network, self.dataset, self.tables, order)
 
 
 class Pair(NamedTuple):
@@ -85,173 +83,180 @@ def literal(config: Config, dataset: str) -> Config:
     """
     papers = f"{dataset.lower()}-paper"
     sigma = load_config(papers).model.sigma if papers in list_presets() else 1.1
-    stage2 = replace(config.stage2, batch_size=256, lr=3e-4, temperature=1.0, ending="paper", advantages="raw", views=1)
+    stage2 = replace(
+        config.stage2,
+        minibatch_size=256,
+        lr=3e-4,
+        reward_temperature=1.0,
+        stop_at_sigma=True,
+        standardise_advantages=False,
+        crops=1,
+    )
     policy = replace(config.model.policy, sees_cells=False, shared_encoder=False)
     return replace(config, stage2=stage2, model=replace(config.model, policy=policy, sigma=sigma))
 
 
 def check_methods(methods: Sequence[str]) -> None:
     """Refuse a method that there is not."""
-    unknown = set(methods) - set(METHODS)
+    known = list_methods()
+    unknown = set(methods) - set(known)
     if unknown:
-        raise InputError(f"there is no method '{min(unknown)}'; the methods are {', '.join(METHODS)}.")
+        raise InputError(f"there is no method '{min(unknown)}'; the methods are {', '.join(known)}.")
 
 
 def run_ablation(
-    config: Config, dataset: ZeroShotDataset, seeds: Sequence[int], methods: Sequence[str] = METHODS
+    config: Config, dataset: ZeroShotDataset, seeds: Sequence[int], methods: Sequence[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """One row per seed and method."""
+    """Rows for every seed and method; by default all methods."""
+    methods = list_methods() if methods is None else methods
     check_methods(methods)
     for seed in seeds:
         console.print(f"seed {seed}")
-        shop = open_workshop(replace(config, seed=seed), dataset)
-        pair = _stage1(shop, "pcnet") if set(methods) - {"GlobalNet"} else None
+        context = open_context(replace(config, seed=seed), dataset)
+        pair = _stage1(context, "pcnet") if set(methods) - {"GlobalNet"} else None
         if "GlobalNet" in methods:
-            yield from _rows(shop, "GlobalNet", _globalnet(shop, pair), lambda _: RandomOrder(0))
+            yield from _rows(context, "GlobalNet", _globalnet(context, pair), lambda _trained, _hubness: RandomOrder(0))
         if pair is not None:
-            yield from _localities(shop, pair, methods)
+            yield from _localities(context, pair, methods)
 
 
-def _stage1(shop: Workshop, variant: Variant) -> Pair:
+def _stage1(context: Context, variant: Variant) -> Pair:
     """Stage I without the validation classes, if anything is to be chosen on them, and with them."""
-    shop = replace(shop, config=replace(shop.config, variant=variant))
-    config = shop.config
+    context = replace(context, config=replace(context.config, variant=variant))
+    config = context.config
     choose = config.evaluation.protocol == "validation" and None in (config.model.sigma, config.model.delta)
-    held_out = shop.dataset.fold(config.evaluation.fold, seed=config.seed) if choose else None
-    return Pair(None if held_out is None else _train(shop, held_out), _train(shop, shop.dataset))
+    held_out = context.dataset.fold(config.evaluation.fold, seed=config.seed) if choose else None
+    return Pair(None if held_out is None else _train(context, held_out), _train(context, context.dataset))
 
 
-def _train(shop: Workshop, dataset: ZeroShotDataset) -> Trained:
-    config = shop.config
+def _train(context: Context, dataset: ZeroShotDataset) -> Trained:
+    config = context.config
     started = time.perf_counter()
-    network = train_localities(shop, dataset, Log())
-    passes = config.stage1.passes(shop.feed.batches(len(dataset.train), config.stage1.batch_size))
+    network = run_stage1(context, dataset, Log())
+    passes = config.stage1.passes(context.loader.batches_per_epoch(len(dataset.train), config.stage1.batch_size))
     rate = passes * len(dataset.train) / (time.perf_counter() - started)
-    tables = build_test_tables(network, dataset, shop.feed, config.evaluation.batch_size)
-    training = policy_table(network, dataset, shop.feed, config.stage2, config.seed) if network.steps else None
+    with context.runtime.autocast():
+        tables = build_test_tables(network, dataset, context.loader, config.evaluation.batch_size)
+        training = policy_table(network, dataset, context.loader, config.stage2, config.seed) if network.steps else None
     return Trained(network, dataset, tables, training, rate)
 
 
-def _localities(shop: Workshop, pair: Pair, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
-    seed = shop.config.seed
-    orders: dict[str, Callable[[Trained], Order]] = {
-        "PCNet": lambda _: RandomOrder(seed),
-        "centre first": lambda trained: FixedOrder(trained.network.grid.centre_first()),
-        "highest beta first": lambda _: EntropyOrder(),
-    }
+def _localities(context: Context, pair: Pair, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
+    seed = context.config.seed
+    orders = {"PCNet" if name == "random" else name: factory for name, factory in SELECTION_ORDERS.items()}
     policies: dict[str, tuple[Variant, Config]] = {
-        "RPCNet, literal": ("rpcnet", literal(shop.config, shop.dataset.name)),
-        "ERPCNet, literal": ("erpcnet", literal(shop.config, shop.dataset.name)),
-        "RPCNet": ("rpcnet", shop.config),
-        "ERPCNet": ("erpcnet", shop.config),
+        "RPCNet, literal": ("rpcnet", literal(context.config, context.dataset.name)),
+        "ERPCNet, literal": ("erpcnet", literal(context.config, context.dataset.name)),
+        "RPCNet": ("rpcnet", context.config),
+        "ERPCNet": ("erpcnet", context.config),
     }
     for name in methods:
         if name in orders:
-            yield from _rows(shop, name, pair, orders[name])
+            yield from _rows(context, name, pair, partial(_order_of, orders[name], seed))
         elif name in policies:
             variant, config = policies[name]
-            taught = pair.each(partial(_with_policy, replace(shop, config=replace(config, variant=variant))))
-            yield from _rows(shop, name, taught, lambda trained: usual_order(trained.network, seed))
+            taught = pair.each(partial(_with_policy, replace(context, config=replace(config, variant=variant))))
+            yield from _rows(context, name, taught, lambda trained, _: default_order(trained.network, seed))
         elif name == "oracle":
             # It knows the labels of the unseen classes' images alone, and takes all T steps.
             unseen = replace(pair.final, tables={"unseen": pair.final.tables["unseen"]})
-            yield from _rows(shop, name, Pair(None, unseen), _oracle)
+            yield from _rows(context, name, Pair(None, unseen), _oracle)
 
 
-def _globalnet(shop: Workshop, pcnet: Pair | None) -> Pair:
+def _globalnet(context: Context, pcnet: Pair | None) -> Pair:
     """GlobalNet trained alone, or, if it comes to the same, the global subnet of a PCNet that is there already."""
-    if pcnet is None or not shop.config.stage1.separate:
-        return _stage1(shop, "globalnet")
-    return pcnet.each(lambda trained: replace(trained, network=_as_variant(shop, trained, "globalnet")))
+    if pcnet is None or not context.config.stage1.detach_global:
+        return _stage1(context, "globalnet")
+    return pcnet.each(lambda trained: replace(trained, network=_as_variant(context, trained, "globalnet")))
 
 
-def _as_variant(shop: Workshop, trained: Trained, variant: Variant) -> ERPCNet:
+def _as_variant(context: Context, trained: Trained, variant: Variant) -> ERPCNet:
     """Another variant with the same Stage I; what only that one has is drawn from the seed."""
-    config = shop.config
+    config = context.config
     torch.manual_seed(config.seed)
     model = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
     network = ERPCNet(model, len(trained.dataset.attribute_names), config.data.image_size, variant)
     missing = network.load_state_dict(trained.network.state_dict(), strict=False).missing_keys
     assert all(name.startswith("policy.") for name in missing)
-    return prepare(network.to(shop.accelerator.device), config).eval()
+    return prepare(network.to(context.device), config).eval()
 
 
-def _with_policy(shop: Workshop, trained: Trained) -> Trained:
+def _with_policy(context: Context, trained: Trained) -> Trained:
     """The same Stage I with a policy of its own, trained."""
-    config = shop.config
-    network = _as_variant(shop, trained, config.variant)
+    config = context.config
+    network = _as_variant(context, trained, config.variant)
     assert trained.training is not None
     train_stage2(
         network,
-        TableSource(trained.training, trained.dataset, config.stage2.views),
+        TableSource(trained.training, trained.dataset, config.stage2.crops),
         config.stage2,
         seed=config.seed,
         log=Log(),
+        runtime=context.runtime,
     )
     return replace(trained, network=network)
 
 
-def _with_attraction(share: float, trained: Trained) -> Trained:
-    """The same, with another share of attraction taken off."""
-    return replace(trained, network=trained.network.with_attraction(share))
+def _order_of(factory: Factory, seed: int, trained: Trained, _hubness: float) -> SelectionOrder:
+    return factory(trained.network, seed)
 
 
-def _oracle(trained: Trained) -> Order:
-    """Knows the label of every test image of unseen classes; images of seen classes are not walked by it."""
+def _oracle(trained: Trained, hubness: float) -> SelectionOrder:
+    """Knows the label of every test image of unseen classes; images of seen classes are not rolled out by it."""
     dataset, device = trained.dataset, trained.tables["unseen"].rows.device
     phi = torch.from_numpy(dataset.unit_attributes[dataset.unseen]).to(device)
-    classes = trained.network.classes(phi, torch.zeros(len(phi), dtype=torch.bool, device=device))
+    classes = trained.network.classes(phi, torch.zeros(len(phi), dtype=torch.bool, device=device), hubness)
     labels = torch.from_numpy(np.searchsorted(dataset.unseen, dataset.labels)).to(device)  # of seen classes: nonsense
     return OracleOrder(trained.network, labels, classes)
 
 
-def _rows(shop: Workshop, name: str, pair: Pair, order: Callable[[Trained], Order]) -> Iterator[dict[str, Any]]:
-    """The figures of one method; where images have several views at test, those of fewer of them too, and where
-    attraction is taken off, those without that.
+def _rows(context: Context, name: str, pair: Pair, order: OrderOf) -> Iterator[dict[str, Any]]:
+    """The figures of one method; with test-time augmentation those of fewer crops too, and with the hubness correction
+    those without it.
     """
-    for share in sorted({0.0, shop.config.model.attraction}):
-        tested = pair.each(partial(_with_attraction, share))
-        fold, final = (None if one is None else one.walk(order(one)) for one in tested)
+    for share in sorted({0.0, context.config.model.hubness}):
+        fold, final = (None if one is None else replace(one.rollouts(order(one, share)), hubness=share) for one in pair)
         assert final is not None
-        for views in (count for count in get_args(TestViews) if count <= final.views):
-            yield _row(shop, name, pair.final, None if fold is None else fold.first(views), final.first(views))
+        for crops in (count for count in get_args(TestCrops) if count <= final.crops):
+            chosen_on = None if fold is None else fold.first_crops(crops)
+            yield _row(context, name, pair.final, chosen_on, final.first_crops(crops))
 
 
 def _row(
-    shop: Workshop, name: str, final: Trained, chosen_on: EvaluationWalks | None, walks: EvaluationWalks
+    context: Context, name: str, final: Trained, chosen_on: EvaluationRollouts | None, rollouts: EvaluationRollouts
 ) -> dict[str, Any]:
-    """sigma and delta from the fold's walks, or as given; figures from the test images."""
-    seed, model, stop_loss = shop.config.seed, shop.config.model, shop.config.evaluation.stop_loss
+    """The operating point from the fold's rollouts, or as given; figures from the test images."""
+    seed, model, stop_loss = context.config.seed, context.config.model, context.config.evaluation.stop_loss
     if chosen_on is not None:
-        settings = choose_settings(chosen_on, model.sigma, model.delta, stop_loss, "validation")
+        point = choose_operating_point(chosen_on, model.sigma, model.delta, stop_loss, "validation")
     else:
-        protocol: Protocol = "peer" if None in (model.sigma, model.delta) else "fixed"
-        settings = choose_settings(walks, model.sigma, model.delta, stop_loss, protocol)
-    metrics = measure(walks, settings, seed).to_json()
+        protocol: Protocol = "test" if None in (model.sigma, model.delta) else "fixed"
+        point = choose_operating_point(rollouts, model.sigma, model.delta, stop_loss, protocol)
+    metrics = measure(rollouts, point, seed).to_json()
     by_step, _, _ = (metrics.pop(name) for name in ("t1_by_step", "temperature", "temperature_all"))  # lists
-    if walks.seen is not None:
+    if rollouts.seen is not None:
         # What choosing delta on the test images would have given: how far the chosen one is from the best.
-        metrics["h_peer"] = seen_unseen_curve(walks, settings.sigma).best()[1]
+        metrics["h_best"] = seen_unseen_curve(rollouts, point.sigma).best()[1]
     row = {
         "method": name,
-        **_circumstances(shop, final),
+        **_circumstances(context, final),
         **metrics,
         **{f"t1_step{step}": value for step, value in enumerate(by_step, start=1)},
     }
     if "parts" in final.dataset.extras and final.network.steps:
-        places = part_places(final.dataset, final.dataset.test_unseen, shop.feed.preprocessing.crop_share)
-        cells = walks.first(1).unseen.cells.cpu()  # parts lie elsewhere in the other views
+        places = part_places(final.dataset, final.dataset.test_unseen, context.loader.preprocessing.crop_share)
+        cells = rollouts.unseen.cells[0].cpu()  # parts lie elsewhere in the other crops
         found = hits(cells, places, final.network.grid).nanmean(dim=0)
         row |= {f"hit_step{step}": float(value) for step, value in enumerate(found, start=1)}
-    tested = "" if walks.views == 1 else f"  {walks.views} views"
-    tested += f"  attraction {metrics['attraction']:g}" if metrics["attraction"] else ""
+    tested = "" if rollouts.crops == 1 else f"  {rollouts.crops} crops"
+    tested += f"  hubness {metrics['hubness']:g}" if metrics["hubness"] else ""
     console.print(f"  {name:20s} T1 {100 * metrics['t1']:.1f}  steps {metrics['mean_steps']:.2f}{tested}")
     return row
 
 
-def _circumstances(shop: Workshop, trained: Trained) -> dict[str, Any]:
+def _circumstances(context: Context, trained: Trained) -> dict[str, Any]:
     """What one has to know to place a row beside another."""
-    config, device = shop.config, shop.accelerator.device
+    config, device = context.config, context.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     return {
         "backbone": config.model.backbone.name,

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from erpcnet.config import TestCrops
 from erpcnet.data import ZeroShotDataset
-from erpcnet.data.settings import TestViews
 from erpcnet.errors import InputError
-from erpcnet.evaluation.protocol import EvaluationWalks, Metrics, measure, seen_unseen_curve
+from erpcnet.evaluation.gzsl import seen_unseen_curve
+from erpcnet.evaluation.protocol import Metrics, measure
+from erpcnet.evaluation.rollouts import EvaluationRollouts
+from erpcnet.evaluation.runs import open_run
 from erpcnet.experiments import figures
 from erpcnet.experiments.analysis import (
     Failures,
@@ -22,11 +25,11 @@ from erpcnet.experiments.analysis import (
     thresholds,
 )
 from erpcnet.experiments.report import markdown_table
-from erpcnet.files import output_file
-from erpcnet.inference.explain import draw_localities
+from erpcnet.inference.drawing import draw_localities
+from erpcnet.inference.examples import load_picture
+from erpcnet.inference.loading import load
 from erpcnet.model.scoring import OperatingPoint
-from erpcnet.pipeline import walk_test
-from erpcnet.runs import load, picture_of, reopen
+from erpcnet.utils.files import output_file
 
 SHOWN = 6  # pictures of failures
 LISTED = 10  # classes
@@ -35,7 +38,11 @@ WRITTEN = (PAGE, "seen-unseen.png", "steps.png", "thresholds.png", "failures.png
 
 
 def analyse_run(
-    run: str | Path, data: str | Path, out: Path, test_views: TestViews | None = None, overwrite: bool = False
+    run: str | Path,
+    dataset: str | Path | None,
+    out: Path,
+    test_crops: TestCrops | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write the page `out`/analysis.md and its pictures; returns the page.
 
@@ -43,17 +50,18 @@ def analyse_run(
     """
     for name in WRITTEN:
         output_file(out / name, overwrite)
-    shop, network, settings = reopen(run, data, test_views)
+    opened = open_run(run, dataset, test_crops)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out} cannot be made ({error.strerror}).") from None
-    walks = walk_test(shop, network.to(shop.accelerator.device), shop.dataset)
-    metrics, found = measure(walks, settings, shop.config.seed), follow(walks, settings)
-    parts = [_head(run, metrics), _curve(walks, settings, out)]
-    if network.steps:
-        parts += [_steps(walks, metrics, found, settings, out), _failures(run, walks, failures(found), test_views, out)]
-    parts += [_classes(walks, found), _embeddings(walks, found, out)]
+    rollouts, point = opened.rollouts(), opened.point
+    metrics, found = measure(rollouts, point, opened.config.seed), follow(rollouts, point)
+    parts = [_head(run, metrics), _curve(rollouts, point, out)]
+    if opened.network.steps:
+        parts.append(_steps(rollouts, metrics, found, point, out))
+        parts.append(_failures(run, rollouts, failures(found), test_crops, out))
+    parts += [_classes(rollouts, found), _embeddings(rollouts, found, out)]
     page = out / PAGE
     page.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return page
@@ -62,24 +70,26 @@ def analyse_run(
 def _head(run: str | Path, metrics: Metrics) -> str:
     figures = {"T1": metrics.t1, "U": metrics.u, "S": metrics.s, "H": metrics.h, "AUSUC": metrics.ausuc}
     told = ", ".join(f"{name} {100 * value:.1f}" for name, value in figures.items() if value is not None)
-    how = f"per cent; sigma and delta: {metrics.protocol}; views: {metrics.views}"
+    how = f"per cent; sigma and delta: {metrics.protocol}; crops: {metrics.crops}"
     return (
         f"# {metrics.variant} on {metrics.dataset}: {Path(run).name}\n\n{told} ({how}). All of this is of test images; "
         "nothing is chosen by it."
     )
 
 
-def _curve(walks: EvaluationWalks, settings: OperatingPoint, out: Path) -> str:
-    if walks.seen is None:
+def _curve(rollouts: EvaluationRollouts, point: OperatingPoint, out: Path) -> str:
+    if rollouts.seen is None:
         return ""
-    figures.draw_curve(seen_unseen_curve(walks, settings.sigma), settings.delta, out / "seen-unseen.png")
+    figures.draw_curve(seen_unseen_curve(rollouts, point.sigma), point.delta, out / "seen-unseen.png")
     return (
-        "## Seen and unseen classes together\n\nWhat seen classes give up, delta, moves answers from seen to unseen "
-        "classes.\n\n![S over U](seen-unseen.png)"
+        "## Seen and unseen classes together\n\nCalibrated stacking: delta, subtracted from the logits of seen "
+        "classes, moves answers to unseen ones.\n\n![S over U](seen-unseen.png)"
     )
 
 
-def _steps(walks: EvaluationWalks, metrics: Metrics, found: Trajectories, settings: OperatingPoint, out: Path) -> str:
+def _steps(
+    rollouts: EvaluationRollouts, metrics: Metrics, found: Trajectories, point: OperatingPoint, out: Path
+) -> str:
     by_step = [metrics.t1_global, *metrics.t1_by_step]
     figures.draw_steps(by_step, found, out / "steps.png")
     table = markdown_table(
@@ -87,23 +97,25 @@ def _steps(walks: EvaluationWalks, metrics: Metrics, found: Trajectories, settin
         [("T1", *(f"{100 * t1:.1f}" for t1 in by_step))],
     )
     told = f"## Steps\n\nIf nobody stops; 0 is the glance.\n\n{table}\n\n![T1 over steps, and steps taken](steps.png)"
-    if walks.network.policy is None:  # which never stops
+    if rollouts.network.policy is None:  # which never stops
         return told
-    sweep = thresholds(walks)
-    figures.draw_thresholds(sweep, settings.sigma, out / "thresholds.png")
+    sweep = thresholds(rollouts)
+    figures.draw_thresholds(sweep, point.sigma, out / "thresholds.png")
     rows = [
         ("never" if math.isinf(one.sigma) else f"{one.sigma:g}", f"{100 * one.t1:.1f}", f"{one.mean_steps:.2f}")
         for one in sweep
     ]
-    used = "never" if math.isinf(settings.sigma) else f"{settings.sigma:g}"
+    used = "never" if math.isinf(point.sigma) else f"{point.sigma:g}"
     return (
         f"{told}\n\n## The threshold\n\nImages stop once they are sure by sigma; {used} is used.\n\n"
         f"{markdown_table(('sigma', 'T1', 'mean steps'), rows)}\n\n![T1 and steps over sigma](thresholds.png)"
     )
 
 
-def _failures(run: str | Path, walks: EvaluationWalks, found: Failures, test_views: TestViews | None, out: Path) -> str:
-    lost, steps = len(found.lost), range(1, len(found.sure_of_kept))
+def _failures(
+    run: str | Path, rollouts: EvaluationRollouts, found: Failures, test_crops: TestCrops | None, out: Path
+) -> str:
+    lost, steps = len(found.lost), range(1, len(found.chance_of_kept))
     told = (
         f"## Right answers lost on the way\n\nOf {found.images} images {found.right} are right at the end, "
         f"{found.won} of which were not after the glance; {found.never} never are, and {lost} were right and are not "
@@ -112,34 +124,34 @@ def _failures(run: str | Path, walks: EvaluationWalks, found: Failures, test_vie
     if not lost:
         return told
     shown = ""
-    if walks.network.policy is not None:  # chance would look elsewhere the next time
+    if rollouts.network.policy is not None:  # chance would select others the next time
         told += " The paper calls these failures of the policy."
-        lost_rows = walks.dataset.test_unseen[found.lost.cpu().numpy()]
-        _draw_lost(run, walks.dataset, lost_rows, test_views, out / "lost.png")
+        lost_rows = rollouts.dataset.test_unseen[found.lost.cpu().numpy()]
+        _draw_lost(run, rollouts.dataset, lost_rows, test_crops, out / "lost.png")
         shown = "\n\n![Some of them](lost.png)"
     figures.draw_failures(found, out / "failures.png")
     at = found.lost_at.tolist()
     counts = markdown_table(("lost at step", *map(str, steps)), [("images", *(str(at.count(step)) for step in steps))])
-    sure = markdown_table(
-        ("chance of the true class after step", *map(str, range(len(found.sure_of_lost)))),
-        [("lost", *(f"{100 * value:.1f}" for value in found.sure_of_lost.tolist()))],
+    chance = markdown_table(
+        ("chance of the true class after step", *map(str, range(len(found.chance_of_lost)))),
+        [("lost", *(f"{100 * value:.1f}" for value in found.chance_of_lost.tolist()))],
     )
-    return f"{told}\n\n{counts}\n\n{sure}\n\n![When, and how sure](failures.png){shown}"
+    return f"{told}\n\n{counts}\n\n{chance}\n\n![When, and how sure](failures.png){shown}"
 
 
 def _draw_lost(
-    run: str | Path, dataset: ZeroShotDataset, rows: np.ndarray, test_views: TestViews | None, out: Path
+    run: str | Path, dataset: ZeroShotDataset, rows: np.ndarray, test_crops: TestCrops | None, out: Path
 ) -> None:
-    """Where the network looked on some of these images, from the first class to the last."""
+    """The localities of some of these images, from the first class to the last."""
     rows = rows[np.argsort(dataset.labels[rows], kind="stable")]
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, SHOWN).astype(int))]
-    pictures = [picture_of(dataset, row) for row in rows]
-    found = load(run, test_views=test_views).predict(pictures)
+    pictures = [load_picture(dataset, row) for row in rows]
+    found = load(run, test_crops=test_crops).predict(pictures)
     draw_localities(pictures, found, [dataset.classes[dataset.labels[row]] for row in rows], out)
 
 
-def _classes(walks: EvaluationWalks, found: Trajectories) -> str:
-    records = class_records(walks, found)
+def _classes(rollouts: EvaluationRollouts, found: Trajectories) -> str:
+    records = class_records(rollouts, found)
     rows = [
         (one.name, f"{one.accuracy:.0%}", f"{one.mistaken_for} ({one.how_often:.0%})" if one.mistaken_for else "")
         for one in records[:LISTED]
@@ -152,14 +164,14 @@ def _classes(walks: EvaluationWalks, found: Trajectories) -> str:
     )
 
 
-def _embeddings(walks: EvaluationWalks, found: Trajectories, out: Path) -> str:
-    embeddings = embed(walks, found)
+def _embeddings(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> str:
+    embeddings = embed(rollouts, found)
     if embeddings is None:
         return ""
-    figures.draw_embeddings(embeddings, walks.dataset.classes, out / "embeddings.png")
+    figures.draw_embeddings(embeddings, rollouts.dataset.classes, out / "embeddings.png")
     count, also = (
         len(np.unique(embeddings.labels)),
-        "" if embeddings.union is None else ", and with what localities add",
+        "" if embeddings.of_both is None else ", and with what localities add",
     )
     return (
         f"## Embeddings\n\nt-SNE of the {count} unseen classes that the glance mistakes most often, by what it says of "

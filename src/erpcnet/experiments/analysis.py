@@ -12,13 +12,12 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 from torch.nn import functional as F
 
-from erpcnet.data.views import over_views
 from erpcnet.evaluation.metrics import per_class_accuracy
-from erpcnet.evaluation.protocol import SIGMAS, EvaluationWalks, columns_of
-from erpcnet.inference.recogniser import so_far
-from erpcnet.model.scoring import OperatingPoint, logits_by_step, steps_until
+from erpcnet.evaluation.operating_point import SIGMAS, columns_of
+from erpcnet.evaluation.rollouts import EvaluationRollouts
+from erpcnet.model.scoring import OperatingPoint
 
-FEWEST = 5  # images that can be laid out
+MIN_IMAGES = 5  # images that can be laid out
 
 
 class Threshold(NamedTuple):
@@ -29,15 +28,15 @@ class Threshold(NamedTuple):
     mean_steps: float
 
 
-def thresholds(walks: EvaluationWalks) -> list[Threshold]:
+def thresholds(rollouts: EvaluationRollouts) -> list[Threshold]:
     """T1 and the mean number of steps over sigma; nothing is chosen by them."""
-    labels, classes = walks.labels("unseen"), walks.dataset.unseen
-    numbers = torch.from_numpy(classes).to(labels.device)
+    labels, classes = rollouts.labels("unseen"), rollouts.dataset.unseen
+    numbers, scored = torch.from_numpy(classes).to(labels.device), rollouts.score("unseen", classes)
     found = []
     for sigma in SIGMAS:
-        scores, steps = walks.stopped_scores("unseen", classes, sigma)
-        accuracy = per_class_accuracy(numbers[scores.argmax(dim=1)], labels)
-        found.append(Threshold(sigma, accuracy, float(steps.mean())))
+        answers = scored.stopped(sigma)
+        accuracy = per_class_accuracy(numbers[answers.final.argmax(dim=1)], labels)
+        found.append(Threshold(sigma, accuracy, float(answers.mean_steps.mean())))
     return found
 
 
@@ -45,12 +44,12 @@ def thresholds(walks: EvaluationWalks) -> list[Threshold]:
 class Trajectories:
     """Answers on the way to the last, for every test image of an unseen class: after the glance and after each step.
 
-    answers [N, 1 + T], as numbers of the dataset; sure [N, 1 + T], the chance of the true class; labels [N]; steps [N].
-    A view that has stopped keeps its answer; what several views say is averaged.
+    answers [N, 1 + T], as numbers of the dataset; chance [N, 1 + T], that of the true class; labels [N]; steps [N].
+    A crop that is done keeps its answer; the logits of several crops are averaged.
     """
 
     answers: Tensor
-    sure: Tensor
+    chance: Tensor
     labels: Tensor
     steps: Tensor
 
@@ -61,18 +60,15 @@ class Trajectories:
 
 
 @torch.inference_mode()
-def follow(walks: EvaluationWalks, point: OperatingPoint) -> Trajectories:
-    """The answers on the way, where walks stop at the operating point's sigma."""
-    network, labels = walks.network, walks.labels("unseen")
-    numbers = torch.from_numpy(walks.dataset.unseen).to(labels.device)
-    classes = walks.classes(walks.dataset.unseen)
-    taken = steps_until(network, walks.unseen, classes, point.sigma)
-    logits = so_far(logits_by_step(network, walks.unseen, classes), taken, len(labels))
-    own = columns_of(labels, walks.dataset.unseen)
-    looks = torch.arange(logits.shape[1], device=labels.device)
-    chances = point.probabilities(logits, torch.zeros_like(numbers, dtype=torch.bool), looks)
-    sure = chances.gather(2, own[:, None, None].expand(-1, network.steps + 1, 1))[..., 0]
-    return Trajectories(numbers[logits.argmax(dim=2)], sure, labels, over_views(taken.double(), len(labels)))
+def follow(rollouts: EvaluationRollouts, point: OperatingPoint) -> Trajectories:
+    """The answers on the way, with early stop at the operating point's sigma."""
+    labels, classes = rollouts.labels("unseen"), rollouts.dataset.unseen
+    numbers = torch.from_numpy(classes).to(labels.device)
+    answers = rollouts.score("unseen", classes).stopped(point.sigma)
+    own, after = columns_of(labels, classes), torch.arange(answers.logits.shape[1], device=labels.device)
+    chances = point.probabilities(answers.logits, torch.zeros_like(numbers, dtype=torch.bool), after)
+    chance = chances.gather(2, own[:, None, None].expand(-1, len(after), 1))[..., 0]
+    return Trajectories(numbers[answers.logits.argmax(dim=2)], chance, labels, answers.mean_steps)
 
 
 @dataclass(frozen=True)
@@ -81,8 +77,8 @@ class Failures:
 
     Never right: beyond the network. Lost: right on the way, wrong at the end, what the paper calls the failure mode of
     the policy; `lost_at` [lost] are the steps after which the answer was wrong for good. Won: wrong after the glance,
-    right at the end. `sure_of_lost` and `sure_of_kept` [1 + T]: the mean chance of the true class after each step, of
-    images that were lost and of those right at the end.
+    right at the end. `chance_of_lost` and `chance_of_kept` [1 + T]: the mean chance of the true class after each
+    step, of images that were lost and of those right at the end.
     """
 
     images: int
@@ -91,8 +87,8 @@ class Failures:
     won: int
     lost: Tensor
     lost_at: Tensor
-    sure_of_lost: Tensor
-    sure_of_kept: Tensor
+    chance_of_lost: Tensor
+    chance_of_kept: Tensor
 
 
 def failures(found: Trajectories) -> Failures:
@@ -108,8 +104,8 @@ def failures(found: Trajectories) -> Failures:
         won=int((ends & ~right[:, 0]).sum()),
         lost=lost,
         lost_at=(step * right[lost]).amax(dim=1) + 1,
-        sure_of_lost=found.sure[lost].mean(dim=0),
-        sure_of_kept=found.sure[ends].mean(dim=0),
+        chance_of_lost=found.chance[lost].mean(dim=0),
+        chance_of_kept=found.chance[ends].mean(dim=0),
     )
 
 
@@ -122,9 +118,9 @@ class ClassRecord(NamedTuple):
     how_often: float
 
 
-def class_records(walks: EvaluationWalks, found: Trajectories) -> list[ClassRecord]:
+def class_records(rollouts: EvaluationRollouts, found: Trajectories) -> list[ClassRecord]:
     """Every unseen class with test images, the worst first."""
-    names, records = walks.dataset.classes, []
+    names, records = rollouts.dataset.classes, []
     for number in found.labels.unique().tolist():
         given = found.answers[found.labels == number, -1].tolist()
         wrong = Counter(answer for answer in given if answer != number).most_common(1)
@@ -135,35 +131,35 @@ def class_records(walks: EvaluationWalks, found: Trajectories) -> list[ClassReco
 
 
 class Embeddings(NamedTuple):
-    """Images in the plane, by what the glance and what all steps say: whole and union [M, 2], and their classes [M].
+    """Images in the plane, by a_g and by a_g + a_j: [M, 2] each, and their classes [M].
 
-    GlobalNet has no union.
+    GlobalNet has no a_j.
     """
 
-    whole: np.ndarray
-    union: np.ndarray | None
+    of_global: np.ndarray
+    of_both: np.ndarray | None
     labels: np.ndarray
 
 
 def embed(
-    walks: EvaluationWalks, found: Trajectories, classes: int = 10, each: int = 60, seed: int = 0
+    rollouts: EvaluationRollouts, found: Trajectories, classes: int = 10, each: int = 60, seed: int = 0
 ) -> Embeddings | None:
-    """t-SNE of a_g, and of a_g + a_j in directions, as they are compared with classes, in the first view of images of
+    """t-SNE of a_g, and of a_g + a_j in directions, as they are compared with classes, in the centre crop of images of
     the classes that the glance mistakes most often, as there is something to see there. None where there is not: of a
     few images, or where all are alike.
     """
-    first = walks.first(1).unseen
+    first = rollouts.unseen.each(lambda tensor: tensor[0])
     labels = found.labels.cpu().numpy()
     right = found.right[:, 0].cpu().numpy()
     worst = sorted(np.unique(labels), key=lambda number: float(right[labels == number].mean()))[:classes]
     rows = np.concatenate([np.flatnonzero(labels == number)[:each] for number in worst])
-    whole = F.normalize(first.whole[rows].float(), dim=1).cpu()
-    if len(rows) < FEWEST or float(whole.std(dim=0).max()) < 1e-6:
+    a_g = F.normalize(first.a_g[rows].float(), dim=1).cpu()
+    if len(rows) < MIN_IMAGES or float(a_g.std(dim=0).max()) < 1e-6:
         return None
-    union = (
-        _plane(whole + F.normalize(first.joint[rows, -1].float(), dim=1).cpu(), seed) if walks.network.steps else None
-    )
-    return Embeddings(_plane(whole, seed), union, labels[rows])
+    of_both = None
+    if rollouts.network.steps:
+        of_both = _plane(a_g + F.normalize(first.a_j[rows, -1].float(), dim=1).cpu(), seed)
+    return Embeddings(_plane(a_g, seed), of_both, labels[rows])
 
 
 def _plane(points: Tensor, seed: int) -> np.ndarray:

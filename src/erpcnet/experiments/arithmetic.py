@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from erpcnet.config import LocalSettings
 from erpcnet.experiments.bench_cases import BenchSettings, count_macs, drawn_network
 from erpcnet.experiments.rows import write_rows
-from erpcnet.model.settings import LocalSettings
 
 
 def kernel_arithmetic(backbone: str, image_size: int) -> list[dict[str, Any]]:
@@ -19,13 +19,13 @@ def kernel_arithmetic(backbone: str, image_size: int) -> list[dict[str, Any]]:
     rows.append(
         {"what": "backbone", "gmac": count_macs(bare.backbone, torch.zeros(1, 3, image_size, image_size)) / 1e9}
     )
-    for kind in ("bottleneck", "full", "grouped", "depthwise"):
+    for kind in ("bottleneck", "full"):
         for mode in ("same", "valid"):
             local = LocalSettings(kernel_kind=kind, kernel_mode=mode)
             network = drawn_network("pcnet", BenchSettings(backbone=backbone, image_size=image_size), local)
             grid = network.grid
-            surface = torch.zeros(1, network.backbone.map_channels, grid.height, grid.width)
-            cost = count_macs(network.look, surface, torch.zeros(1, 1, dtype=torch.long))
+            source = torch.zeros(1, network.backbone.map_channels, grid.height, grid.width)
+            cost = count_macs(network.embed_localities, source, torch.zeros(1, 1, dtype=torch.long))
             rows.append({"what": f"one locality, {kind} kernel, {mode}", "gmac": cost / 1e9})
     hard = drawn_network("hardnet", BenchSettings(backbone=backbone, image_size=image_size))
     patch = torch.zeros(1, 3, hard.grid.window, hard.grid.window)

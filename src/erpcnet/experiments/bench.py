@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from erpcnet.experiments.bench_cases import LEAST_REPEATS, BenchSettings, Case, all_cases
-from erpcnet.progress import track
-from erpcnet.training.settings import Stage2Settings
+from erpcnet.config import Stage2Settings
+from erpcnet.experiments.bench_cases import MIN_REPEATS, BenchSettings, Case, all_cases
+from erpcnet.utils.progress import track
 
 # Ways to predict; the fastest of each is compared.
 OURS = ("sequential", "parallel", "graph", "sequential graph")
 HARDNET = ("hardnet", "hardnet, graph")
-BARE = ("backbone, frozen", "backbone, graph")
+BARE = ("backbone, fused", "backbone, graph")
 
 
 def run_bench(settings: BenchSettings, keep: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
@@ -23,18 +23,19 @@ def run_bench(settings: BenchSettings, keep: Callable[[dict[str, Any]], None] | 
 
     `keep` gets them after every turn from the fourth on, so that a bench that is cut short leaves what it measured.
     """
-    cases = all_cases(settings)
-    for case in track(cases, total=len(cases), what="Warming up"):
-        case.memory = _peak(case.warm, settings.device)
-    for turn in track(range(1, settings.repeats + 1), total=settings.repeats, what="Measuring"):
-        for case in cases:
-            case.seconds.append(_timed(case.run, settings.device))
-        if keep is not None and turn >= LEAST_REPEATS:
-            keep(_found(cases, settings))
-    return _found(cases, settings)
+    with settings.runtime.autocast():
+        cases = all_cases(settings)
+        for case in track(cases, total=len(cases), what="Warming up"):
+            case.memory = _peak(case.warm, settings.device)
+        for turn in track(range(1, settings.repeats + 1), total=settings.repeats, what="Measuring"):
+            for case in cases:
+                case.seconds.append(_timed(case.run, settings.device))
+            if keep is not None and turn >= MIN_REPEATS:
+                keep(_results(cases, settings))
+        return _results(cases, settings)
 
 
-def _found(cases: Sequence[Case], settings: BenchSettings) -> dict[str, Any]:
+def _results(cases: Sequence[Case], settings: BenchSettings) -> dict[str, Any]:
     device = torch.cuda.get_device_name() if settings.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     about = {"backbone": settings.backbone, "image_size": settings.image_size, "device": device}
     rows = [{**about, **case.row()} for case in cases]
@@ -61,7 +62,7 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     found["stage II: tables against HardNet"] = played["tables"] / played["hardnet"]
     usual = Stage2Settings()
     epochs = usual.epochs
-    built = played["tables"] + played["building tables"] * usual.views / epochs
+    built = played["tables"] + played["building tables"] * usual.crops / epochs
     found[f"stage II: tables, built over {epochs} epochs, against HardNet"] = built / played["hardnet"]
     for batch in batches:
         ours, hardnet, bare = (
@@ -69,7 +70,7 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
             for ways in (OURS, HARDNET, BARE)
         )
         found[f"inference, batch {batch}: against HardNet"] = ours / hardnet
-        found[f"inference, batch {batch}: against the backbone, frozen alike"] = ours / bare
+        found[f"inference, batch {batch}: against the backbone, fused alike"] = ours / bare
         found[f"inference, batch {batch}: against the backbone as it comes"] = (
             ours / time_of["inference", "backbone", batch]
         )

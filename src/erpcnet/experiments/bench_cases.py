@@ -1,8 +1,8 @@
 """What a bench times: steps of Stage I, epochs of Stage II, predictions, and how each grows.
 
-Images, attributes and weights are drawn: what is timed depends on shapes alone. Walks take all T steps, the most that
-early stop can leave; HardNet takes as many. For prediction every network is frozen, as `erpcnet.load` does, and on a
-GPU each is also recorded as a CUDA graph.
+Images, attributes and weights are drawn: what is timed depends on shapes alone. Rollouts take all T steps, the most
+that early stop can leave; HardNet takes as many. For prediction every network is fused, as `erpcnet.load` does, and on
+a GPU each is also captured as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from erpcnet.config import BackboneSettings, LocalSettings, ModelSettings, Stage1Settings, Stage2Settings, Variant
 from erpcnet.data import Batch
 from erpcnet.errors import InputError
 from erpcnet.inference import Engine, Execution
-from erpcnet.model import ERPCNet, ModelSettings, Variant
-from erpcnet.model.fusion import freeze
-from erpcnet.model.locality_tables import build_table
-from erpcnet.model.settings import BackboneSettings, LocalSettings
-from erpcnet.model.walk import DirectLocalities, Localities
-from erpcnet.recording import WARMING, record
+from erpcnet.model import ERPCNet
+from erpcnet.model.fusion import fuse
+from erpcnet.model.localities import DirectLocalities, Localities
+from erpcnet.model.locality_tables import LocalityTable, build_table
+from erpcnet.training.gradient_step import GradientStep, gradient_step
 from erpcnet.training.losses import Stage1Loss
-from erpcnet.training.settings import LossWeights, Stage2Settings
 from erpcnet.training.stage1 import random_cells
-from erpcnet.training.stage2 import PolicyTraining
-from erpcnet.training.step import GradientStep, gradient_step
+from erpcnet.training.stage2 import Stage2Trainer
+from erpcnet.utils.cuda_graphs import WARMUP_RUNS, capture
+from erpcnet.utils.runtime import Runtime, autocast_convolutions
 
 ATTRIBUTES, CLASSES = 312, 150  # CUB's
-LEAST_REPEATS = 4  # quartiles of fewer say nothing
+MIN_REPEATS = 4  # quartiles of fewer say nothing
 
 Stepper = Callable[[nn.Module], GradientStep]
 
@@ -57,12 +57,16 @@ class BenchSettings:
     device: str = "cpu"
     precision: torch.dtype | None = None
 
+    @property
+    def runtime(self) -> Runtime:
+        return Runtime(self.precision)
+
     def __post_init__(self) -> None:
         sizes = (*self.batches, *self.stage1_batches, self.stage2_images)
         empty = not self.batches or not self.stage1_batches or min(sizes) < 1 or self.grown_images < 4
-        if self.repeats < LEAST_REPEATS or empty:
+        if self.repeats < MIN_REPEATS or empty:
             raise InputError(
-                f"a bench needs at least {LEAST_REPEATS} repeats, for its quartiles, and batches of 1 image or more."
+                f"a bench needs at least {MIN_REPEATS} repeats, for its quartiles, and batches of 1 image or more."
             )
 
 
@@ -134,15 +138,15 @@ def _stage1(settings: BenchSettings) -> list[Case]:
 
 
 def _warming(settings: BenchSettings) -> int:
-    """Runs after which what is recorded on a GPU is replayed."""
-    return WARMING + 1 if settings.device == "cuda" else 1
+    """Runs after which what is captured on a GPU is replayed."""
+    return WARMUP_RUNS + 1 if settings.device == "cuda" else 1
 
 
 def _stepper(settings: BenchSettings) -> Stepper:
     """How training takes the gradients of an objective; steps that are timed by turns share their memory."""
     if settings.device != "cuda":
         return gradient_step
-    return partial(gradient_step, recorded_on=torch.device("cuda"), pool=torch.cuda.graph_pool_handle())
+    return partial(gradient_step, graph_device=torch.device("cuda"), pool=torch.cuda.graph_pool_handle())
 
 
 class _Bare(nn.Module):
@@ -153,7 +157,7 @@ class _Bare(nn.Module):
         self.network = network
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        with self.network._autocast(images):
+        with autocast_convolutions(images):
             return {"total": self.network.backbone(images).mean()}
 
 
@@ -177,7 +181,7 @@ def _stage1_step(
 ) -> Case:
     size, phi = len(images), _phi(settings)
     labels = torch.randint(CLASSES, (size,), device=settings.device)
-    objective = Stage1Loss(network.train(), LossWeights(), 0.0)
+    objective = Stage1Loss(network.train(), Stage1Settings())
     optimizer = torch.optim.SGD(network.stage1_parameters(), lr=1e-4, momentum=0.9)
     cells = _cells(network, size, settings) if network.steps else None
     gradients = stepper(objective)
@@ -191,37 +195,37 @@ def _stage1_step(
 
 
 class _Drawn:
-    """A source of drawn images; see `erpcnet.training.stage2.Source`."""
+    """A source of drawn images; see `erpcnet.training.episode_sources.EpisodeSource`."""
 
-    views, generator, recall = 1, None, None
+    crops, generator, reload = 1, None, None
 
     def __init__(
         self,
         images: int,
-        at_once: int,
+        batch_size: int,
         settings: BenchSettings,
         take: Callable[[Tensor], Localities],
-        looks_up: bool = False,
+        is_lookup: bool = False,
     ) -> None:
-        self.images, self.at_once, self._take, self.looks_up = images, at_once, take, looks_up
+        self.images, self.batch_size, self._take, self.is_lookup = images, batch_size, take, is_lookup
         self.phi = _phi(settings)
         self.labels = torch.randint(CLASSES, (images,), device=settings.device)
 
-    def take(self, images: Tensor, view: Tensor) -> Localities:
+    def take(self, crop: Tensor, images: Tensor) -> Localities:
         return self._take(images)
 
 
 def _stage2(settings: BenchSettings) -> list[Case]:
-    count, once = settings.stage2_images, min(settings.stage2_images, Stage2Settings().play_size)
+    count, once = settings.stage2_images, min(settings.stage2_images, Stage2Settings().rollout_batch_size)
     images = _images(count, settings)
     ours, hard = drawn_network("erpcnet", settings), drawn_network("hardnet", settings)
     batches = [Batch(images[rows], rows) for rows in torch.arange(count).split(once)]
 
     def build() -> Any:
-        return build_table(ours, batches, count)
+        return build_table(ours, [batches], (1, count))
 
     sources = {
-        "tables": (ours, _Drawn(count, count, settings, build().take, looks_up=True)),
+        "tables": (ours, _Drawn(count, count, settings, partial(_take, build()), is_lookup=True)),
         "direct": (ours, _Drawn(count, once, settings, lambda rows: DirectLocalities(ours, images[rows]))),
         "hardnet": (hard, _Drawn(count, once, settings, lambda rows: DirectLocalities(hard, images[rows]))),
     }
@@ -235,54 +239,58 @@ def _stage2_epoch(
     source: _Drawn,
     settings: BenchSettings,
     grown: str = "",
-    batch_size: int | None = None,
+    minibatch_size: int | None = None,
 ) -> Case:
-    usual = Stage2Settings(views=1)
-    training = PolicyTraining(network, source, replace(usual, batch_size=batch_size or usual.batch_size), seed=0)
-    warming = _warming(settings) if source.looks_up else 1
-    return Case("stage II", name, source.images, source.images, training.epoch, grown=grown, warming=warming)
+    usual = Stage2Settings(crops=1)
+    own = replace(usual, minibatch_size=minibatch_size or usual.minibatch_size)
+    trainer = Stage2Trainer(network, source, own, seed=0, runtime=settings.runtime)
+    warming = _warming(settings) if source.is_lookup else 1
+    return Case("stage II", name, source.images, source.images, trainer.epoch, grown=grown, warming=warming)
 
 
 def _inference(settings: BenchSettings) -> list[Case]:
     ours, hard, bare = (drawn_network(variant, settings) for variant in ("erpcnet", "hardnet", "globalnet"))
+    runtime = settings.runtime
     ways: list[tuple[str, _Twins, Execution]] = [
-        ("sequential", _Twins(ours), "sequential"),
-        ("parallel", _Twins(ours), "parallel"),
-        ("hardnet", _Twins(hard), "sequential"),
+        ("sequential", _Twins(ours, runtime), "sequential"),
+        ("parallel", _Twins(ours, runtime), "parallel"),
+        ("hardnet", _Twins(hard, runtime), "sequential"),
     ]
     if settings.device == "cuda":
         ways += [
-            ("graph", _Twins(ours), "parallel_graph"),
-            ("sequential graph", _Twins(ours), "sequential_graph"),
-            ("hardnet, graph", _Twins(hard), "sequential_graph"),
+            ("graph", _Twins(ours, runtime), "parallel_graph"),
+            ("sequential graph", _Twins(ours, runtime), "sequential_graph"),
+            ("hardnet, graph", _Twins(hard, runtime), "sequential_graph"),
         ]
-    frozen = freeze(copy.deepcopy(bare))
+    fused = fuse(copy.deepcopy(bare), settings.precision)
     usual = bare.backbone.to(settings.precision)
     cases = []
     for size in settings.batches:
         images = _images(size, settings)
-        glance, embedding = _glance(frozen, images), _embedding(usual, images.to(settings.precision))
+        glance, embedding = _glance(fused, images), _embedding(usual, images.to(settings.precision))
         cases.append(Case("inference", "backbone", size, size, embedding, count_macs(embedding) / size))
-        cases.append(Case("inference", "backbone, frozen", size, size, glance))
+        cases.append(Case("inference", "backbone, fused", size, size, glance))
         if settings.device == "cuda":
-            cases.append(Case("inference", "backbone, graph", size, size, record(glance, images.device)[0].replay))
+            cases.append(Case("inference", "backbone, graph", size, size, capture(glance, images.device)[0].replay))
         cases += [twins.case(name, way, images) for name, twins, way in ways]
     return cases
 
 
 class _Twins:
-    """A network and its frozen twin: the latter is timed, the former says how much it computes.
+    """A network and its fused twin: the latter is timed, the former says how much it computes.
 
-    What joined convolutions and replayed graphs compute cannot be counted.
+    What fused convolutions and replayed graphs compute cannot be counted.
     """
 
-    def __init__(self, network: ERPCNet) -> None:
-        self._network, self._frozen = network, freeze(copy.deepcopy(network))
+    def __init__(self, network: ERPCNet, runtime: Runtime) -> None:
+        self._network, self._fused = network, fuse(copy.deepcopy(network), runtime.precision)
+        self._runtime = runtime
 
     def case(self, name: str, way: Execution, images: Tensor, grown: str = "") -> Case:
-        engine, counted, size = Engine(self._frozen, way), Engine(self._network, way), len(images)
-        macs = None if way.endswith("graph") else count_macs(lambda: counted.walk(images)) / size
-        return Case("inference", name, size, size, lambda: engine.walk(images), macs, grown)
+        engine, counted = (Engine(one, way, runtime=self._runtime) for one in (self._fused, self._network))
+        size = len(images)
+        macs = None if way.endswith("graph") else count_macs(lambda: counted.rollout(images[None])) / size
+        return Case("inference", name, size, size, lambda: engine.rollout(images[None]), macs, grown)
 
 
 def _glance(network: ERPCNet, images: Tensor) -> Callable[[], object]:
@@ -314,7 +322,7 @@ def _growth(settings: BenchSettings) -> list[Case]:
         cases.append(_stage1_step("pcnet", looking, images, settings, stepper, grown))
         cases.append(_table_epoch(network, settings, settings.grown_images, grown))
         images = _images(max(settings.batches), settings)
-        cases += [_Twins(network).case(way, way, images, grown) for way in ("sequential", "parallel")]
+        cases += [_Twins(network, settings.runtime).case(way, way, images, grown) for way in ("sequential", "parallel")]
     network = drawn_network("erpcnet", settings)
     for count in (settings.grown_images // 4, settings.grown_images * 4):
         cases.append(_table_epoch(network, settings, count, f"{count} images"))
@@ -323,13 +331,17 @@ def _growth(settings: BenchSettings) -> list[Case]:
 
 
 def _table_epoch(
-    network: ERPCNet, settings: BenchSettings, count: int, grown: str, batch_size: int | None = None
+    network: ERPCNet, settings: BenchSettings, count: int, grown: str, minibatch_size: int | None = None
 ) -> Case:
     """An epoch of Stage II on a table of `count` images, of which a few are computed and the others copies."""
     images = _images(min(count, 64), settings)
-    table = build_table(network.eval(), [Batch(images, torch.arange(len(images)))], len(images))
-    source = _Drawn(count, count, settings, lambda rows: table.take(rows % len(table)), looks_up=True)
-    return _stage2_epoch("tables", network, source, settings, grown, batch_size)
+    table = build_table(network.eval(), [[Batch(images, torch.arange(len(images)))]], (1, len(images)))
+    source = _Drawn(count, count, settings, lambda rows: _take(table, rows % len(table)), is_lookup=True)
+    return _stage2_epoch("tables", network, source, settings, grown, minibatch_size)
+
+
+def _take(table: LocalityTable, images: Tensor) -> Localities:
+    return table.take(torch.zeros_like(images), images)
 
 
 def drawn_network(variant: str, settings: BenchSettings, local: LocalSettings | None = None, steps: int = 6) -> ERPCNet:
@@ -341,7 +353,6 @@ def drawn_network(variant: str, settings: BenchSettings, local: LocalSettings | 
         model = replace(model, policy=replace(model.policy, width=256, memory=64))
     checked: Variant = variant  # type: ignore[assignment]
     network = ERPCNet(model, ATTRIBUTES, settings.image_size, checked).eval()
-    network.precision = settings.precision
     return network.to(settings.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 

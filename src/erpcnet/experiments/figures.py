@@ -57,17 +57,17 @@ def draw_steps(by_step: Sequence[float], found: Trajectories, out: Path) -> None
 
 def draw_failures(found: Failures, out: Path) -> None:
     """When right answers were lost, and what became of the true class's chance."""
-    steps = np.arange(len(found.sure_of_kept))
+    steps = np.arange(len(found.chance_of_kept))
     with _panels(2, out) as (when, chance):
         counts = np.bincount(found.lost_at.cpu().numpy(), minlength=len(steps))
         when.bar(steps[1:], counts[1:], color=ORANGE)
         when.set_xlabel("step after which a right answer was wrong for good")
         when.set_ylabel("images")
-        for sure, name, colour in (
-            (found.sure_of_kept, f"right at the end ({found.right})", BLUE),
-            (found.sure_of_lost, f"lost on the way ({len(found.lost)})", ORANGE),
+        for values, name, colour in (
+            (found.chance_of_kept, f"right at the end ({found.right})", BLUE),
+            (found.chance_of_lost, f"lost on the way ({len(found.lost)})", ORANGE),
         ):
-            chance.plot(steps, 100 * sure.cpu().numpy(), "o-", color=colour, label=name)
+            chance.plot(steps, 100 * values.cpu().numpy(), "o-", color=colour, label=name)
         chance.set_xlabel("steps (0: the glance alone)")
         chance.set_ylabel("chance of the true class, per cent")
         chance.legend(frameon=False, fontsize=8)
@@ -89,10 +89,10 @@ def draw_curve(curve: Curve, delta: float, out: Path) -> None:
 
 
 def draw_embeddings(found: Embeddings, names: Sequence[str], out: Path) -> None:
-    """Images of a few classes in the plane, by the glance and by all that was seen."""
-    colours, shown = plt.get_cmap("tab10"), [(found.whole, "a_g: the glance")]
-    if found.union is not None:
-        shown.append((found.union, "a_g + a_j: with localities"))
+    """Images of a few classes in the plane, by a_g and by a_g + a_j."""
+    colours, shown = plt.get_cmap("tab10"), [(found.of_global, "a_g: the glance")]
+    if found.of_both is not None:
+        shown.append((found.of_both, "a_g + a_j: with localities"))
     with _panels(len(shown), out, size=4.2) as panels:
         for axis, (points, title) in zip(panels, shown, strict=True):
             for place, number in enumerate(np.unique(found.labels)):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from erpcnet.data import ZeroShotDataset
 from erpcnet.data.images import image_shape
-from erpcnet.data.views import centre_boxes
+from erpcnet.data.transforms import centre_boxes
 from erpcnet.errors import InputError
 from erpcnet.model import Grid
 
@@ -31,8 +31,8 @@ def distinguishing_parts(dataset: ZeroShotDataset) -> dict[int, str]:
     return found
 
 
-def part_places(dataset: ZeroShotDataset, rows: np.ndarray, centre: float) -> Tensor:
-    """Where parts lie in the network's view of each image: [N, parts, 2] x, y as shares of the view.
+def part_places(dataset: ZeroShotDataset, rows: np.ndarray, crop_share: float) -> Tensor:
+    """Where parts lie in the centre crop of each image: [N, parts, 2] x, y as shares of the crop.
 
     With a parts.csv it is the one part that tells an image's class from the nearest; with CUB's part_locs.txt
     all that are visible, the others being NaN.
@@ -41,29 +41,29 @@ def part_places(dataset: ZeroShotDataset, rows: np.ndarray, centre: float) -> Te
     if source is None:
         raise InputError(f"{dataset.root} says nowhere where parts are (parts.csv, or CUB's parts/part_locs.txt).")
     shares = _birds(dataset, rows, source) if source.name == "part_locs.txt" else _creatures(dataset, rows, source)
-    return _in_view(shares, _shapes(dataset, rows), centre)
+    return _in_crop(shares, _shapes(dataset, rows), crop_share)
 
 
-def bird_boxes(dataset: ZeroShotDataset, rows: np.ndarray, centre: float) -> Tensor:
-    """CUB's box of each bird in the network's view, cut to it: [N, 4] x1, y1, x2, y2 as shares of the view."""
+def bird_boxes(dataset: ZeroShotDataset, rows: np.ndarray, crop_share: float) -> Tensor:
+    """CUB's box of each bird in the centre crop, cut to it: [N, 4] x1, y1, x2, y2 as shares of the crop."""
     folder = dataset.extras["parts"].parent.parent
     numbers, sizes = _numbers(dataset, rows, folder), _sizes(dataset, rows, folder)
     boxes = {int(line[0]): [float(v) for v in line[1:]] for line in _lines(folder / "bounding_boxes.txt")}
     left, upper, width, height = torch.tensor([boxes[number] for number in numbers], dtype=torch.float64).T
     corners = torch.stack([left, upper, left + width, upper + height], dim=1).view(-1, 2, 2) / sizes[:, None]
-    return _in_view(corners, _shapes(dataset, rows), centre).clamp(0, 1).flatten(1)
+    return _in_crop(corners, _shapes(dataset, rows), crop_share).clamp(0, 1).flatten(1)
 
 
 def hits(cells: Tensor, places: Tensor, grid: Grid) -> Tensor:
     """The share of an image's places that lie in one of its first t windows.
 
-    cells [N, T], places [N, parts, 2] to [N, T]; NaN where none of the image's parts is in view.
+    cells [N, T], places [N, parts, 2] to [N, T]; NaN where none of the image's parts is in the crop.
     """
     boxes = grid.boxes(1).to(places)[cells][:, :, None]
     x, y = places[:, None, :, 0], places[:, None, :, 1]
     inside = (boxes[..., 0] <= x) & (x < boxes[..., 2]) & (boxes[..., 1] <= y) & (y < boxes[..., 3])
-    in_view = ((places >= 0) & (places < 1)).all(dim=2)  # false for NaN
-    return ((inside.cumsum(dim=1) > 0) & in_view[:, None]).sum(dim=2) / in_view.sum(dim=1, keepdim=True)
+    in_crop = ((places >= 0) & (places < 1)).all(dim=2)  # false for NaN
+    return ((inside.cumsum(dim=1) > 0) & in_crop[:, None]).sum(dim=2) / in_crop.sum(dim=1, keepdim=True)
 
 
 def _creatures(dataset: ZeroShotDataset, rows: np.ndarray, source: Path) -> Tensor:
@@ -79,8 +79,8 @@ def _birds(dataset: ZeroShotDataset, rows: np.ndarray, source: Path) -> Tensor:
     numbers, sizes = _numbers(dataset, rows, folder), _sizes(dataset, rows, folder)
     lines = np.array(_lines(source), dtype=np.float64)
     places = np.full((int(lines[:, 0].max()) + 1, int(lines[:, 1].max()), 2), np.nan)
-    seen = lines[lines[:, 4] > 0]
-    places[seen[:, 0].astype(int), seen[:, 1].astype(int) - 1] = seen[:, 2:4]
+    visible = lines[lines[:, 4] > 0]
+    places[visible[:, 0].astype(int), visible[:, 1].astype(int) - 1] = visible[:, 2:4]
     return torch.from_numpy(places[numbers]) / sizes[:, None]
 
 
@@ -108,10 +108,10 @@ def _shapes(dataset: ZeroShotDataset, rows: np.ndarray) -> Tensor:
     return torch.tensor([image_shape(dataset.root / dataset.image_paths[row]) for row in rows], dtype=torch.float64)
 
 
-def _in_view(shares: Tensor, shapes: Tensor, centre: float) -> Tensor:
-    """Shares of the image [N, K, 2] to shares of its centre view."""
-    views = centre_boxes(shapes, centre)[:, None]
-    return (shares - views[..., :2]) / (views[..., 2:] - views[..., :2])
+def _in_crop(shares: Tensor, shapes: Tensor, crop_share: float) -> Tensor:
+    """Shares of the image [N, K, 2] to shares of its centre crop."""
+    crops = centre_boxes(shapes, crop_share)[:, None]
+    return (shares - crops[..., :2]) / (crops[..., 2:] - crops[..., :2])
 
 
 def _lines(path: Path) -> list[list[str]]:

@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
-from erpcnet.data import ImageFeed, open_cache, read_dataset
+from erpcnet.config import DataSettings
+from erpcnet.data import ImageLoader, open_cache, read_dataset
 from erpcnet.data.creatures import CreatureSettings, draw_classes, make_creatures
-from erpcnet.data.settings import DataSettings
 from erpcnet.model.backbone import SmallResNet
 from erpcnet.model.preprocessing import Preprocessing
-from erpcnet.progress import bar
+from erpcnet.utils.progress import bar
 
 SEED = 20_000
 DRAWING = CreatureSettings(
@@ -46,7 +46,7 @@ def pretrain(root: Path, epochs: int = 30, batch_size: int = 128, lr: float = 6e
     torch.manual_seed(SEED)
     dataset = read_dataset(root)
     settings = DataSettings(image_size=112, cache_size=128, crop_scale=(0.5, 1.0))
-    feed = ImageFeed(open_cache(dataset, 128), settings, Preprocessing(crop_share=1.0), device)
+    loader = ImageLoader(open_cache(dataset, 128), settings, Preprocessing(crop_share=1.0), device)
     backbone = SmallResNet().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     # A class is named by the number of its family and a letter.
     families = torch.tensor([int(name[:-1]) for name in dataset.classes])
@@ -54,14 +54,14 @@ def pretrain(root: Path, epochs: int = 30, batch_size: int = 128, lr: float = 6e
     head = nn.Linear(backbone.channels, int(families.max()) + 1).to(device)
     parameters = [*backbone.parameters(), *head.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.02)
-    total = epochs * feed.batches(len(dataset.train), batch_size)
+    total = epochs * loader.batches_per_epoch(len(dataset.train), batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=total)
     generator = torch.Generator().manual_seed(SEED)
     with bar("Pretraining", total) as advance:
         for _ in range(epochs):
-            for batch in feed.epoch(dataset.train, batch_size, generator):
-                scores = head(backbone(batch.images).mean(dim=(2, 3)))
-                loss = F.cross_entropy(scores, labels[batch.rows.to(device)], label_smoothing=0.1)
+            for batch in loader.epoch(dataset.train, batch_size, generator):
+                logits = head(backbone(batch.images).mean(dim=(2, 3)))
+                loss = F.cross_entropy(logits, labels[batch.rows.to(device)], label_smoothing=0.1)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -70,7 +70,7 @@ def pretrain(root: Path, epochs: int = 30, batch_size: int = 128, lr: float = 6e
     backbone.eval()
     right = 0
     with torch.inference_mode():
-        for batch in feed.plain(dataset.test_seen, 256):
+        for batch in loader.centre_crops(dataset.test_seen, 256):
             answer = head(backbone(batch.images).mean(dim=(2, 3))).argmax(dim=1)
             right += int((answer == labels[batch.rows.to(device)]).sum())
     return backbone, right / len(dataset.test_seen)

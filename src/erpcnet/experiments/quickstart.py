@@ -31,8 +31,8 @@ def run_once(data: str, kernels: str | None, threads: int, options: Sequence[str
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **own}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        command = [sys.executable, "-m", "erpcnet", "train", "--config", "creatures", "--data", data, "--out", str(out)]
-        subprocess.run([*command, *options], env=environment, check=True, stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "erpcnet", "train", "--config", "creatures", "--dataset", data]
+        subprocess.run([*command, "--out", str(out), *options], env=environment, check=True, stdout=subprocess.DEVNULL)
         metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
     kept = {name: value for name, value in metrics.items() if not isinstance(value, list) and name != "data"}
     return {"kernels": kernels or "best", "threads": threads, **kept}

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from erpcnet.evaluation.tables import metrics_table
 from erpcnet.experiments.bench import ratios
 from erpcnet.experiments.rows import Rows, read_rows
-from erpcnet.printing import metrics_table
 
 VARIANTS = ("GlobalNet", "PCNet", "RPCNet", "ERPCNet")
 QUICKSTART = {"T1": "t1", "H": "h", "ECE": "ece"}
-FIGURES = ("t1", "t1_per_image", "u", "s", "h", "h_peer", "ausuc")
+FIGURES = ("t1", "t1_per_image", "u", "s", "h", "h_best", "ausuc")
 # What a GPU has to reach: a ratio of the bench, the most it may be, or with a minus the least.
 BARS = {
     "stage II: tables against direct": 1 / 20,
@@ -45,35 +45,37 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-class Test(NamedTuple):
-    """How rows were tested: with which share of attraction taken off, in how many views of each image."""
+class Condition(NamedTuple):
+    """How rows were tested: with which hubness correction, with how many crops of each image."""
 
-    attraction: float
-    views: int
+    hubness: float
+    crops: int
 
     @classmethod
-    def of(cls, row: dict[str, str]) -> Test:
-        return cls(float(row.get("attraction") or 0), int(row.get("views") or 1))
+    def of(cls, row: dict[str, str]) -> Condition:
+        return cls(float(row.get("hubness") or 0), int(row.get("crops") or 1))
 
     def __str__(self) -> str:
-        views = "1 view" if self.views == 1 else f"{self.views} views"
-        return f"{views}, attraction {self.attraction:g}" if self.attraction else views
+        crops = "1 crop" if self.crops == 1 else f"{self.crops} crops"
+        return f"{crops}, hubness correction" if self.hubness else crops
 
 
 def ablation_tables(rows: Rows) -> str:
-    """The tables of one ablation, one test after the other; parts are seen in the first view, whatever the test."""
-    tests = by_test(rows)
-    if len(tests) == 1:
+    """The tables of one ablation, one condition after the other; parts are those of the centre crop."""
+    conditions = by_condition(rows)
+    if len(conditions) == 1:
         return _ablation_tables(rows)
-    first = next(iter(tests))
-    return "\n\n".join(f"**{test}**\n\n{_ablation_tables(own, parts=test == first)}" for test, own in tests.items())
+    first = next(iter(conditions))
+    return "\n\n".join(
+        f"**{condition}**\n\n{_ablation_tables(own, parts=condition == first)}" for condition, own in conditions.items()
+    )
 
 
-def by_test(rows: Rows) -> dict[Test, Rows]:
-    """The rows of each way to test."""
-    found: dict[Test, Rows] = {}
-    for row in sorted(rows, key=Test.of):
-        found.setdefault(Test.of(row), []).append(row)
+def by_condition(rows: Rows) -> dict[Condition, Rows]:
+    """The rows of each condition."""
+    found: dict[Condition, Rows] = {}
+    for row in sorted(rows, key=Condition.of):
+        found.setdefault(Condition.of(row), []).append(row)
     return found
 
 
@@ -101,21 +103,21 @@ def _ablation_tables(rows: Rows, parts: bool = True) -> str:
         figures,
         _by_step(own, "t1", "T1 after step"),
         _oracle_share(own),
-        _by_step(own, "hit", "parts seen after step") if parts else "",
+        _by_step(own, "hit", "parts in windows after step") if parts else "",
     ]
     return "\n\n".join(table for table in tables if table)
 
 
 def summary_table(ablations: Sequence[Rows], published: Rows) -> str:
-    """T1 of each method, and H of the last of them, under the paper's: over input sizes and ways to test."""
+    """T1 of each method, and H of the last of them, under the paper's: over input sizes and conditions."""
     columns = [*((method, "t1") for method in VARIANTS), (VARIANTS[-1], "h")]
     paper = {row["method"].partition(",")[0]: row for row in published}
     table = [("paper (ResNet-101, 224)", *(paper[method][figure] for method, figure in columns))]
     for rows in ablations:
-        for test, tested in by_test(rows).items():
+        for condition, tested in by_condition(rows).items():
             own = by_method(tested)
             found = (spread(own.get(method, []), figure) for method, figure in columns)
-            table.append((f"{tested[0]['input']}, {test}", *found))
+            table.append((f"{tested[0]['input']}, {condition}", *found))
     return markdown_table(("", *(f"{method} {figure.upper()}" for method, figure in columns)), table)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from erpcnet.files import write_atomically
+from erpcnet.utils.files import write_atomically
 
 Rows = list[dict[str, str]]
 

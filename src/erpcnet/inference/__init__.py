@@ -1,6 +1,8 @@
-"""Using a trained network: prediction on pictures, new classes, explanation."""
+"""Using a trained network: prediction on pictures, new classes, explanation, export, a page to try it on."""
 
+from erpcnet.inference.class_table import ClassTable
+from erpcnet.inference.classifier import Locality, Prediction, ZeroShotClassifier
 from erpcnet.inference.engine import Engine, Execution
-from erpcnet.inference.recogniser import ClassTable, Recogniser, Recognition, Region
+from erpcnet.inference.loading import load
 
-__all__ = ["ClassTable", "Engine", "Execution", "Recogniser", "Recognition", "Region"]
+__all__ = ["ClassTable", "Engine", "Execution", "Locality", "Prediction", "ZeroShotClassifier", "load"]

@@ -17,7 +17,7 @@ from PIL import Image
 
 from erpcnet.data.images import read_image
 from erpcnet.errors import InputError
-from erpcnet.inference.recogniser import Recogniser, Recognition
+from erpcnet.inference.classifier import Prediction, ZeroShotClassifier
 
 LARGEST = 64 * 2**20  # bytes of a picture
 # What photographs are kept in: Pillow hands other formats to programs that were not made for what strangers send.
@@ -27,18 +27,18 @@ TOLD = 8  # attributes
 
 
 class Demo:
-    """What the page asks for, whoever carries it: a recogniser, and pictures to begin with."""
+    """What the page asks for, whoever carries it: a classifier, and pictures to begin with."""
 
-    def __init__(self, recogniser: Recogniser, examples: Sequence[Image.Image] = ()) -> None:
-        self._recogniser, self._examples = recogniser, [_png(picture) for picture in examples]
+    def __init__(self, classifier: ZeroShotClassifier, examples: Sequence[Image.Image] = ()) -> None:
+        self._classifier, self._examples = classifier, [_png(picture) for picture in examples]
         self._lock = Lock()  # requests come in several threads, and the network is one
 
     def about(self) -> dict[str, Any]:
         """What the page has to know before anything is dropped on it."""
-        table, data = self._recogniser.classes, self._recogniser.data
+        table, data = self._classifier.classes, self._classifier.data
         return {
-            "variant": self._recogniser.network.variant,
-            "views": data.test_views,
+            "variant": self._classifier.network.variant,
+            "crops": data.test_crops,
             "classes": [{"name": n, "seen": bool(s)} for n, s in zip(table.names, table.seen, strict=True)],
             "attributes": list(table.attribute_names),
             "examples": len(self._examples),
@@ -50,13 +50,13 @@ class Demo:
             raise InputError(f"there are {len(self._examples)} examples, and no number {number}.")
         return self._examples[number]
 
-    def recognise(self, picture: bytes, candidates: str) -> dict[str, Any]:
+    def predict(self, picture: bytes, candidates: str) -> dict[str, Any]:
         """What is in a picture, where the network looked, and the attributes that speak most for the answer."""
         if candidates not in ("unseen", "all"):
             raise InputError(f"candidates are 'unseen' or 'all', not '{candidates}'.")
         shown = read_image(BytesIO(picture), "this file", FORMATS)
         with self._lock:
-            (found,) = self._recogniser.predict([shown], candidates)
+            (found,) = self._classifier.predict([shown], candidates)
         return {**asdict(found), "evidence": _telling(found), "width": shown.width, "height": shown.height}
 
     def add_class(self, name: str, attributes: Mapping[str, float]) -> dict[str, Any]:
@@ -64,11 +64,11 @@ class Demo:
         if not name.strip():
             raise InputError("a class needs a name.")
         with self._lock:
-            self._recogniser.add_classes({name.strip(): attributes})
+            self._classifier.add_classes({name.strip(): attributes})
         return self.about()
 
 
-def _telling(found: Recognition) -> list[dict[str, Any]]:
+def _telling(found: Prediction) -> list[dict[str, Any]]:
     """The attributes that speak most for the answer, as parts of what all of those for it add up to."""
     total = sum(part for part in found.evidence.values() if part > 0) or 1.0
     most = sorted(found.evidence.items(), key=lambda item: -item[1])[:TOLD]
@@ -118,9 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if body is None:
             self._complain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a picture has at most {LARGEST // 2**20} MiB.")
-        elif address.path == "/recognise":
+        elif address.path == "/predict":
             (candidates,) = parse_qs(address.query).get("candidates", ["unseen"])[:1]
-            self._tell(lambda: self.shown.recognise(body, candidates))
+            self._tell(lambda: self.shown.predict(body, candidates))
         elif address.path == "/classes":
             self._tell(lambda: self.shown.add_class(*_class_of(body)))
         else:

@@ -1,4 +1,4 @@
-"""Ways to walk over a batch of images that give the same answers, and a measurement that says which is fastest here."""
+"""Ways to run a batch of images that give the same answers, and a measurement that says which is fastest here."""
 
 from __future__ import annotations
 
@@ -13,41 +13,45 @@ from torch import Tensor
 
 from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet
-from erpcnet.model.walk import (
-    DirectLocalities,
-    Order,
-    ParallelLocalities,
-    StopRule,
-    Walk,
-    cut_short,
-    usual_order,
-    walk,
-)
-from erpcnet.precision import rough_products
-from erpcnet.recording import Replay
+from erpcnet.model.localities import DirectLocalities, ParallelLocalities
+from erpcnet.model.reward import steps_taken
+from erpcnet.model.rollout import Rollout, rollout, truncate
+from erpcnet.model.scoring import StopRule
+from erpcnet.model.selection import SelectionOrder, default_order
+from erpcnet.utils.cuda_graphs import CapturedFunction
+from erpcnet.utils.runtime import Runtime
 
 Execution = Literal["auto", "sequential", "parallel", "parallel_graph", "sequential_graph"]
 TRIES = 3  # of each way and batch size; the first warms up
-RECORDINGS = 6  # graphs that are kept
+MAX_GRAPHS = 6  # CUDA graphs that are kept
 
 
 class Engine:
-    """Walks over images with a frozen network, in the order that is usual for it.
+    """Rolls images out with a trained network, in the order of its variant.
 
-    `sequential` computes a locality when it is looked at, and nothing for images that have stopped; `parallel`
-    computes all of them at once and stops afterwards. `parallel_graph` and `sequential_graph`, for a policy on a GPU,
-    are the two without stopping, recorded once for each batch size as CUDA graphs. `auto` serves the first batches of
-    each size by turns, times them, and keeps to the fastest way from then on: the measurement costs nothing. A way that
-    a network or a machine does not have is `sequential`.
+    `sequential` computes a locality when it is selected, and nothing for images that are done; `parallel` computes all
+    of them at once and stops afterwards. `parallel_graph` and `sequential_graph`, for a policy on a GPU, are the two
+    without stopping, captured once for each batch size as CUDA graphs. `auto` serves the first batches of each size by
+    turns, times them, and keeps to the fastest way from then on: the measurement costs nothing. A way that a network or
+    a machine does not have is `sequential`.
+
+    Args:
+        network: Where it shall run.
+        execution: One of these ways.
+        seed: Of random localities.
+        runtime: Precision on a GPU.
     """
 
-    def __init__(self, network: ERPCNet, execution: Execution = "auto", seed: int = 0) -> None:
+    def __init__(
+        self, network: ERPCNet, execution: Execution = "auto", seed: int = 0, runtime: Runtime | None = None
+    ) -> None:
         if execution not in get_args(Execution):
             raise InputError(f"there is no way '{execution}' to execute; choose from {', '.join(get_args(Execution))}.")
         self.network, self.execution, self.seed = network, execution, seed
+        self.runtime = runtime or Runtime()
         self._seconds: dict[tuple[int, Execution], list[float]] = defaultdict(list)
-        self._recordings: OrderedDict[tuple[int, type[DirectLocalities]], Replay[Walk]] = OrderedDict()
-        self._run: dict[Execution, Callable[[Tensor, StopRule | None], Walk]] = {
+        self._graphs: OrderedDict[tuple[int, type[DirectLocalities]], CapturedFunction[Rollout]] = OrderedDict()
+        self._run: dict[Execution, Callable[[Tensor, StopRule | None], Rollout]] = {
             "sequential": self._sequential,
             "parallel": self._parallel,
             "parallel_graph": partial(self._graph, ParallelLocalities),
@@ -55,20 +59,21 @@ class Engine:
         }
 
     @torch.inference_mode()
-    def walk(self, images: Tensor, stop: StopRule | None = None) -> Walk:
-        """Walk over images [N, 3, H, W]."""
-        way = self.way(len(images))
-        tried = self._seconds[len(images), way]
-        watched = self.execution == "auto" and len(tried) < TRIES
-        started = _now(images.device) if watched else 0.0
-        with rough_products(self.network):
-            found = self._run[way](images, stop)
-        if watched:
-            tried.append(_now(images.device) - started)
-        return found
+    def rollout(self, images: Tensor, stop: StopRule | None = None) -> Rollout:
+        """Roll out images [crops, N, 3, H, W]; the shapes of what comes back begin with [crops, N]."""
+        batch = images.flatten(0, 1)
+        way = self.way(len(batch))
+        tried = self._seconds[len(batch), way]
+        timed = self.execution == "auto" and len(tried) < TRIES
+        started = _now(batch.device) if timed else 0.0
+        with self.runtime.autocast(), self.runtime.tf32(batch.device):
+            result = self._run[way](batch, stop)
+        if timed:
+            tried.append(_now(batch.device) - started)
+        return result.each(lambda tensor: tensor.unflatten(0, images.shape[:2]))
 
     def way(self, count: int) -> Execution:
-        """How the next batch of so many images will be walked over."""
+        """How the next batch of so many images will be run."""
         possible = self._possible()
         if self.execution != "auto":
             return self.execution if self.execution in possible else "sequential"
@@ -88,26 +93,32 @@ class Engine:
             ways += ["parallel_graph", "sequential_graph"] if at_once else ["sequential_graph"]
         return ways
 
-    def _order(self) -> Order:
-        return usual_order(self.network, self.seed)
+    def _order(self) -> SelectionOrder:
+        return default_order(self.network, self.seed)
 
-    def _sequential(self, images: Tensor, stop: StopRule | None) -> Walk:
-        return walk(self.network, DirectLocalities(self.network, images), self._order(), stop=stop)
+    def _sequential(self, images: Tensor, stop: StopRule | None) -> Rollout:
+        return rollout(self.network, DirectLocalities(self.network, images), self._order(), stop=stop)
 
-    def _parallel(self, images: Tensor, stop: StopRule | None) -> Walk:
-        whole = walk(self.network, ParallelLocalities(self.network, images), self._order())
-        return whole if stop is None else cut_short(self.network, whole, stop)
+    def _parallel(self, images: Tensor, stop: StopRule | None) -> Rollout:
+        whole = rollout(self.network, ParallelLocalities(self.network, images), self._order())
+        return _stopped(whole, stop)
 
-    def _graph(self, localities: type[DirectLocalities], images: Tensor, stop: StopRule | None) -> Walk:
+    def _graph(self, localities: type[DirectLocalities], images: Tensor, stop: StopRule | None) -> Rollout:
         network, order = self.network, self._order()
-        kept, key = self._recordings, (len(images), localities)
-        if key not in kept:
-            if len(kept) == RECORDINGS:
-                kept.popitem(last=False)
-            kept[key] = Replay(lambda some: walk(network, localities(network, some), order), images.device, [images])
-        kept.move_to_end(key)  # the one used longest ago goes first
-        whole = Walk.join([kept[key](images)])  # a copy: the next replay overwrites what was recorded
-        return whole if stop is None else cut_short(self.network, whole, stop)
+        graphs, key = self._graphs, (len(images), localities)
+        if key not in graphs:
+            if len(graphs) == MAX_GRAPHS:
+                graphs.popitem(last=False)
+            graphs[key] = CapturedFunction(
+                lambda some: rollout(network, localities(network, some), order), images.device, [images]
+            )
+        graphs.move_to_end(key)  # the one used longest ago goes first
+        whole = graphs[key](images).each(torch.clone)  # the next replay overwrites what was captured
+        return _stopped(whole, stop)
+
+
+def _stopped(whole: Rollout, stop: StopRule | None) -> Rollout:
+    return whole if stop is None else truncate(whole, steps_taken(stop.rewards(whole), stop.sigma))
 
 
 def _now(device: torch.device) -> float:

@@ -2,17 +2,27 @@
 
 from erpcnet.model.backbone import SplitBackbone, create_backbone, list_backbones
 from erpcnet.model.grid import Grid, entropy_ratios
+from erpcnet.model.heads import JointHead, JointState, register_joint_head
 from erpcnet.model.network import Classes, ERPCNet
-from erpcnet.model.settings import ModelSettings, Variant
+from erpcnet.model.rollout import Rollout, rollout
+from erpcnet.model.scoring import OperatingPoint, score
+from erpcnet.model.selection import SelectionOrder, register_order
 
 __all__ = [
     "Classes",
     "ERPCNet",
     "Grid",
-    "ModelSettings",
+    "JointHead",
+    "JointState",
+    "OperatingPoint",
+    "Rollout",
+    "SelectionOrder",
     "SplitBackbone",
-    "Variant",
     "create_backbone",
     "entropy_ratios",
     "list_backbones",
+    "register_joint_head",
+    "register_order",
+    "rollout",
+    "score",
 ]

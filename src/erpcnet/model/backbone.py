@@ -1,7 +1,7 @@
-"""Backbones of torchvision and timm, parted before their last block.
+"""Backbones of torchvision and timm, split before their last block.
 
-f_G = {C^1, ..., C^n}: `trunk` computes the map that localities are cut from, and `last` is what follows. That map is
-e^{n-1} and `last` is C^n, unless more than one block is asked for. A block begins where the resolution drops.
+f_G = {C^1, ..., C^n}: `trunk` computes e^{n-1}, the map that localities are cut from, and `last` is C^n. A block begins
+where the resolution drops.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Chain(nn.Sequential):
 class SplitBackbone(nn.Module):
     """A convolutional network as `trunk` and `last`.
 
-    `map_channels` and `channels` are the channels of the map between them and of e^n; `early` is how many links, from
-    the first, give finer maps than e^{n-1}.
+    `map_channels` and `channels` are the channels of e^{n-1}, the map between them, and of e^n; `early` is how many
+    links, from the first, give finer maps than e^{n-1}.
     """
 
     def __init__(self, trunk: Chain, last: Chain, *, early: int, map_channels: int, channels: int, stride: int) -> None:
@@ -67,17 +67,16 @@ class SplitBackbone(nn.Module):
         return self.last(self.trunk(images))
 
 
-def create_backbone(name: str, weights: str = "none", blocks: int = 1) -> SplitBackbone:
+def create_backbone(name: str, weights: str = "none") -> SplitBackbone:
     """A backbone by name: one of `list_backbones()`, a torchvision name, or `timm/NAME`.
 
     Args:
         name: Such as `resnet50`, `timm/convnext_tiny` or `small`.
         weights: `none`; `default`, the library's newest; one of torchvision's weight names, such as `IMAGENET1K_V1`
             (both are downloaded on first use); or a path to a file.
-        blocks: How many blocks `last` holds.
 
     Returns:
-        The backbone, parted before its last block.
+        The backbone, split before its last block.
 
     Raises:
         InputError: There is no such backbone, it gives no feature map, or the weights are not to be had.
@@ -85,11 +84,11 @@ def create_backbone(name: str, weights: str = "none", blocks: int = 1) -> SplitB
     packaged = resources.files("erpcnet.model") / "weights" / f"{name}.safetensors"
     if weights == "default" and name in _OWN and packaged.is_file():
         with resources.as_file(packaged) as path:
-            return create_backbone(name, str(path), blocks)
-    backbone = split(network := _create(name, None), name, blocks)
+            return create_backbone(name, str(path))
+    backbone = split(network := _create(name, None), name)
     if weights == "default" or weights in weight_names(name):
         # Only now that it is known to fit: the download may be large.
-        return split(_create(name, weights), name, blocks)
+        return split(_create(name, weights), name)
     if weights != "none":
         named = ", ".join(("'none'", "'default'", *weight_names(name)))
         if not Path(weights).is_file():
@@ -168,10 +167,10 @@ def load_backbone_weights(network: nn.Module, path: Path) -> None:
     network.load_state_dict(fitting, strict=False)
 
 
-def split(network: nn.Module, name: str = "", blocks: int = 1) -> SplitBackbone:
-    """Part a network before its last `blocks`, each of which begins where the resolution drops; checked on a probe."""
+def split(network: nn.Module, name: str = "") -> SplitBackbone:
+    """Split a network before its last block, which begins where the resolution drops; checked on a probe."""
     problem = InputError(
-        f"backbone '{name or type(network).__name__}' gives no convolutional feature map that can be parted before its "
+        f"backbone '{name or type(network).__name__}' gives no convolutional feature map that can be split before its "
         "last block; choose a convolutional one, such as resnet101, timm/convnext_tiny or timm/efficientnet_b0."
     )
     links = _links(network)
@@ -193,22 +192,17 @@ def split(network: nn.Module, name: str = "", blocks: int = 1) -> SplitBackbone:
     ends = _block_ends(maps)
     if len(ends) < 2 or not 1 < value.shape[-1] < 64:
         raise problem
-    if blocks >= len(ends):
-        raise InputError(
-            f"backbone '{name or type(network).__name__}' has {len(ends)} blocks, so localities may run through the "
-            f"last {len(ends) - 1} at most; model.local.blocks is {blocks}."
-        )
-    cut = ends[blocks] + 1
-    at = maps[cut - 1]
-    if at.dim() != 4:
+    cut = ends[1] + 1
+    feature_map = maps[cut - 1]
+    if feature_map.dim() != 4:
         raise problem
     return SplitBackbone(
         Chain(*links[:cut]),
         Chain(*links[cut:]),
         early=ends[2] + 1 if len(ends) > 2 else 0,
-        map_channels=at.shape[1],
+        map_channels=feature_map.shape[1],
         channels=value.shape[1],
-        stride=128 // at.shape[-1],
+        stride=128 // feature_map.shape[-1],
     )
 
 

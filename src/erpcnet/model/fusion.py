@@ -1,4 +1,4 @@
-"""A network for prediction alone: fewer and cheaper steps for the same answers."""
+"""Fusion: fold norms into convolutions, and activations too, for prediction alone; the same answers in fewer steps."""
 
 from __future__ import annotations
 
@@ -13,31 +13,39 @@ from torch.fx.experimental.optimization import fuse as fold_norms
 from torch.fx.proxy import TraceError
 
 from erpcnet.model.network import ERPCNet
+from erpcnet.utils.runtime import Runtime
 
 ADDITIONS = (operator.add, operator.iadd, torch.add)
 RELUS = (torch.relu, F.relu, "relu", "relu_")
-# cuDNN's joined kernels are slow on the few channels of an image.
-LEAST_CHANNELS = 8
+# cuDNN's fused kernels are slow on the few channels of an image.
+MIN_CHANNELS = 8
 
 
-def freeze(network: ERPCNet) -> ERPCNet:
-    """Fold batch norms into the convolutions before them; on a GPU in half precision, join what follows to them too.
+def fuse(network: ERPCNet, precision: torch.dtype | None = None) -> ERPCNet:
+    """Fold batch norms into the convolutions before them; on a GPU in half precision, fuse what follows with them too.
 
-    There weights are kept in the precision they are used in. In place, and for good: a frozen network neither trains
-    nor gives back the weights that it was loaded from. Norms that tracing does not find as modules of their own, as in
-    some backbones of timm, stay.
+    In place, and for good: a fused network neither trains nor gives back the weights that it was loaded from. Norms
+    that tracing does not find as modules of their own, as in some backbones of timm, stay.
+
+    Args:
+        network: A trained network, where it will run.
+        precision: That its convolutions will run in on a GPU (see `erpcnet.utils.runtime`), in which their weights are
+            then kept; None is fp32.
+
+    Returns:
+        The same network.
     """
     network.eval().requires_grad_(False)
     parts: list[tuple[nn.Module, str]] = [(network.backbone, "trunk"), (network.backbone, "last")]
     if network.local is not None:
         parts += [(network.local, name) for name in ("partial", "extractor") if hasattr(network.local, name)]
-    half = next(network.parameters()).is_cuda and network.precision is not None
+    half = precision if next(network.parameters()).is_cuda else None
     folded = [_folded(getattr(holder, name)) for holder, name in parts]
     _put(parts, folded)
-    if half:
-        _cast(folded, network.precision)
-        _put(parts, [join_convolutions(part) for part in folded])
-        if not _runs(network):
+    if half is not None:
+        _cast(folded, half)
+        _put(parts, [fuse_activations(part) for part in folded])
+        if not _runs(network, half):
             _put(parts, folded)
     return network
 
@@ -47,7 +55,7 @@ def _put(places: Iterable[tuple[nn.Module, str]], parts: Iterable[nn.Module]) ->
         setattr(holder, name, part)
 
 
-def _cast(parts: Iterable[nn.Module], precision: torch.dtype | None) -> None:
+def _cast(parts: Iterable[nn.Module], precision: torch.dtype) -> None:
     """The weights of what autocast would cast at every call; norms that could not be folded stay as they are."""
     for part in parts:
         for module in part.modules():
@@ -56,14 +64,15 @@ def _cast(parts: Iterable[nn.Module], precision: torch.dtype | None) -> None:
 
 
 @torch.inference_mode()
-def _runs(network: ERPCNet) -> bool:
-    """Whether this GPU has the kernels that joined convolutions need."""
+def _runs(network: ERPCNet, precision: torch.dtype) -> bool:
+    """Whether this GPU has the kernels that fused convolutions need."""
     device = next(network.parameters()).device
     images = torch.zeros(1, 3, network.image_size, network.image_size, device=device)
     try:
-        surface = network.glance(images.contiguous(memory_format=torch.channels_last)).surface
-        if network.steps:
-            network.look(surface, torch.zeros(1, 1, dtype=torch.long, device=device))
+        with Runtime(precision).autocast():
+            source = network.glance(images.contiguous(memory_format=torch.channels_last)).source
+            if network.steps:
+                network.embed_localities(source, torch.zeros(1, 1, dtype=torch.long, device=device))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
@@ -79,7 +88,7 @@ def _folded(part: nn.Module) -> nn.Module:
     return fold_norms(part)
 
 
-class JoinedConvolution(nn.Module):
+class FusedConvolution(nn.Module):
     """relu(convolution + bias + added) as one kernel on a GPU; apart, each of them passes over the whole map."""
 
     def __init__(self, convolution: nn.Conv2d) -> None:
@@ -102,8 +111,8 @@ class JoinedConvolution(nn.Module):
         return torch.cudnn_convolution_add_relu(value, self.weight, added, 1.0, self.bias, *self._how)
 
 
-def join_convolutions(part: nn.Module) -> nn.Module:
-    """A copy with every convolution joined to the relu, or the sum and the relu, that alone takes what it gives.
+def fuse_activations(part: nn.Module) -> nn.Module:
+    """A copy with every convolution fused with the relu, or the sum and the relu, that alone takes what it gives.
 
     What is not traced stays as it is.
     """
@@ -113,15 +122,15 @@ def join_convolutions(part: nn.Module) -> nn.Module:
     modules = dict(traced.named_modules())
     for node in list(traced.graph.nodes):
         convolution = modules.get(node.target) if node.op == "call_module" else None
-        if not (isinstance(convolution, nn.Conv2d) and _joinable(convolution)):
+        if not (isinstance(convolution, nn.Conv2d) and _fusible(convolution)):
             continue
         last, added = _following(node, modules)
         if last is None:
             continue
-        name, joined = f"joined_{node.name}", JoinedConvolution(convolution)
+        name, fused = f"fused_{node.name}", FusedConvolution(convolution)
         for other in added:
-            joined.take_bias(_convolution_before(other, modules))
-        traced.add_submodule(name, joined)
+            fused.take_bias(_convolution_before(other, modules))
+        traced.add_submodule(name, fused)
         with traced.graph.inserting_before(last):
             last.replace_all_uses_with(traced.graph.call_module(name, (node.args[0], *added)))
         traced.graph.eliminate_dead_code()
@@ -130,13 +139,13 @@ def join_convolutions(part: nn.Module) -> nn.Module:
     return traced
 
 
-def _joinable(convolution: nn.Conv2d) -> bool:
+def _fusible(convolution: nn.Conv2d) -> bool:
     plain = convolution.padding_mode == "zeros" and not isinstance(convolution.padding, str) and convolution.groups == 1
-    return plain and convolution.bias is not None and convolution.in_channels >= LEAST_CHANNELS
+    return plain and convolution.bias is not None and convolution.in_channels >= MIN_CHANNELS
 
 
 def _following(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[fx.Node | None, list[fx.Node]]:
-    """The relu that ends what can be joined to this convolution, if there is one, and what is added on the way."""
+    """The relu that ends what can be fused with this convolution, if there is one, and what is added on the way."""
     after = _only_user(node)
     if after is None or _is_relu(after, modules):
         return after, []

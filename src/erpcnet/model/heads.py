@@ -1,21 +1,28 @@
-"""From embeddings to attributes, and from attributes to classes."""
+"""From embeddings to attributes, and from attributes to logits of classes."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-CompatibilityKind = Literal["cosine", "dot"]
-JointKind = Literal["attention", "concatenation", "mean"]
+from erpcnet.config.model import CompatibilityKind, ModelSettings
+from erpcnet.errors import InputError
 
 
 class Compatibility(nn.Module):
     """How well predicted attributes fit classes: a raw dot product (paper), or a cosine with a scale.
 
     The cosine is taken from `centre`, the origin until it is set: what all classes have in common tells none apart.
+
+    Args:
+        attributes: A.
+        kind: `cosine` or `dot`.
+        scale: What the cosine is multiplied by at first.
+        learned: Whether training changes the scale.
     """
 
     centre: Tensor
@@ -30,13 +37,13 @@ class Compatibility(nn.Module):
         self.log_scale = nn.Parameter(log_scale, requires_grad=learned) if kind == "cosine" else None
 
     def forward(self, attributes: Tensor, phi: Tensor) -> Tensor:
-        """attributes [..., A], phi [C, A] of unit rows to scores [..., C]."""
+        """attributes [..., A], phi [C, A] of unit rows to logits [..., C]."""
         if self.log_scale is None:
             return attributes @ phi.T
         return F.normalize(attributes, dim=-1) @ F.normalize(phi - self.centre, dim=-1).T * self.log_scale.exp()
 
-    def parts(self, attributes: Tensor, phi: Tensor) -> Tensor:
-        """What each attribute adds to the score of one class each: attributes [N, A], phi [N, A] to [N, A]."""
+    def contributions(self, attributes: Tensor, phi: Tensor) -> Tensor:
+        """What each attribute adds to the logit of one class each: attributes [..., A], phi [..., A] to [..., A]."""
         if self.log_scale is None:
             return attributes * phi
         return F.normalize(attributes, dim=-1) * F.normalize(phi - self.centre, dim=-1) * self.log_scale.exp()
@@ -50,94 +57,103 @@ class Predictor(nn.Sequential):
 
 
 class JointState(NamedTuple):
-    """What a joint head has gathered so far; every field's first dimension is the image."""
+    """What a joint head has accumulated so far; every field's first dimension is the image."""
 
-    given: Tensor  # what e_g contributes
-    gathered: Tensor  # a running sum over localities
-    weight: Tensor  # what the sum is divided by, or the number of localities
+    of_global: Tensor  # what e_g contributes
+    total: Tensor  # a running sum over localities
+    weight: Tensor  # what the sum is divided by, where it is
 
 
 class JointHead(nn.Module):
-    """f_cj, fed one locality at a time: `start(e_g)`, `add(state, e_l)`, `read(state)`.
+    """f_cj, fed one locality at a time: `start(e_g)`, `add(state, e_l, step)`, `read(state)`.
 
-    A locality costs one update of a running sum, whatever came before it.
+    A locality costs one update of a running sum, whatever came before it. Subclasses take (channels D, attributes A,
+    settings) and are found by the name that they are registered with (`register_joint_head`), which `model.joint.kind`
+    takes.
     """
 
-    def start(self, embedding: Tensor) -> JointState:
+    def __init__(self, channels: int, attributes: int, settings: ModelSettings) -> None:
+        super().__init__()
+
+    def start(self, e_g: Tensor) -> JointState:
+        """The state before any locality, from e_g [N, D]."""
         raise NotImplementedError
 
-    def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
+    def add(self, state: JointState, e_l: Tensor, step: int) -> JointState:
+        """The state after one more locality e_l [N, D], the `step`-th, counted from 0."""
         raise NotImplementedError
 
     def read(self, state: JointState) -> Tensor:
+        """a_j [N, A]."""
         raise NotImplementedError
 
-    def prefixes(self, embedding: Tensor, localities: Tensor) -> Tensor:
-        """e_g [N, D], localities [N, T, D] to the joint attributes after every step, [N, T, A]."""
-        state = self.start(embedding)
+    def prefixes(self, e_g: Tensor, e_l: Tensor) -> Tensor:
+        """e_g [N, D], e_l [N, T, D] to a_j after every step, [N, T, A]."""
+        state = self.start(e_g)
         read = []
-        for step in range(localities.shape[1]):
-            state = self.add(state, localities[:, step], step)
+        for step in range(e_l.shape[1]):
+            state = self.add(state, e_l[:, step], step)
             read.append(self.read(state))
         return torch.stack(read, dim=1)
 
 
-class ConcatenationJoint(JointHead):
+JOINT_HEADS: dict[str, type[JointHead]] = {}
+Head = TypeVar("Head", bound=type[JointHead])
+
+
+def register_joint_head(name: str) -> Callable[[Head], Head]:
+    """Make a joint head known by a name that `model.joint.kind` takes.
+
+    Example:
+        >>> @register_joint_head("latest")
+        ... class LatestLocality(JointHead): ...
+    """
+
+    def register(head: Head) -> Head:
+        JOINT_HEADS[name] = head
+        return head
+
+    return register
+
+
+def create_joint_head(channels: int, attributes: int, settings: ModelSettings) -> JointHead:
+    """The joint head that the settings name."""
+    kind = settings.joint.kind
+    if kind not in JOINT_HEADS:
+        raise InputError(f"there is no joint head '{kind}'; model.joint.kind is one of {', '.join(JOINT_HEADS)}.")
+    return JOINT_HEADS[kind](channels, attributes, settings)
+
+
+@register_joint_head("concatenation")
+class ConcatenationHead(JointHead):
     """The paper's f_cj: FC(hidden)-Dropout-FC(|A|)-Dropout on <e_g, e_l,1, ..., e_l,t, 0, ...>.
 
     The first layer has one block of weights per step, so step t adds W_t e_l,t to a sum; zeros add nothing.
     """
 
-    def __init__(self, channels: int, attributes: int, steps: int, hidden: int, dropout: float) -> None:
-        super().__init__()
-        self.first = nn.Linear(channels * (steps + 1), hidden)
+    def __init__(self, channels: int, attributes: int, settings: ModelSettings) -> None:
+        super().__init__(channels, attributes, settings)
+        hidden, dropout = settings.joint.hidden, settings.dropout
+        self.first = nn.Linear(channels * (settings.steps + 1), hidden)
         self.rest = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden, attributes), nn.Dropout(dropout))
         self.channels = channels
 
-    def start(self, embedding: Tensor) -> JointState:
-        given = F.linear(embedding, self._block(0), self.first.bias)
-        return JointState(given, torch.zeros_like(given), given.new_zeros(given.shape[0], 1))
+    def start(self, e_g: Tensor) -> JointState:
+        of_global = F.linear(e_g, self._block(0), self.first.bias)
+        return JointState(of_global, torch.zeros_like(of_global), of_global.new_zeros(of_global.shape[0], 1))
 
-    def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
-        return state._replace(gathered=state.gathered + F.linear(locality, self._block(step + 1)))
+    def add(self, state: JointState, e_l: Tensor, step: int) -> JointState:
+        return state._replace(total=state.total + F.linear(e_l, self._block(step + 1)))
 
     def read(self, state: JointState) -> Tensor:
-        return self.rest(state.given + state.gathered)
+        return self.rest(state.of_global + state.total)
 
     def _block(self, number: int) -> Tensor:
         return self.first.weight[:, number * self.channels : (number + 1) * self.channels]
 
 
-class MeanJoint(JointHead):
-    """The same two layers with one block of weights shared by all steps, on the mean of the localities."""
-
-    def __init__(
-        self,
-        channels: int,
-        attributes: int,
-        hidden: int,
-        dropout: float = 0.0,
-        global_dropout: float = 0.0,
-        global_swap: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.of_global = nn.Linear(channels, hidden)
-        self.of_local = nn.Linear(channels, hidden)
-        self.rest = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden, attributes), nn.Dropout(dropout))
-        self.swap_global, self.drop_global = SwapRows(global_swap), DropRows(global_dropout)
-
-    def start(self, embedding: Tensor) -> JointState:
-        given = self.drop_global(self.of_global(self.swap_global(embedding)))
-        return JointState(given, torch.zeros_like(given), given.new_zeros(given.shape[0], 1))
-
-    def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
-        return state._replace(gathered=state.gathered + self.of_local(locality), weight=state.weight + 1)
-
-    def read(self, state: JointState) -> Tensor:
-        return self.rest(torch.relu(state.given + state.gathered / state.weight.clamp_min(1)))
-
-
-class AttentionJoint(JointHead):
+@register_joint_head("attention")
+class AttentionHead(JointHead):
     """Reads every attribute where it is visible.
 
     A locality predicts the attributes and, for each, how far to trust it here:
@@ -150,35 +166,28 @@ class AttentionJoint(JointHead):
 
     limit = 8.0  # exp stays within float16
 
-    def __init__(
-        self,
-        channels: int,
-        attributes: int,
-        dropout: float = 0.0,
-        global_dropout: float = 0.0,
-        global_swap: float = 0.0,
-        sharpness: float = 1.0,
-    ) -> None:
-        super().__init__()
-        self.sharpness = sharpness
+    def __init__(self, channels: int, attributes: int, settings: ModelSettings) -> None:
+        super().__init__(channels, attributes, settings)
+        joint = settings.joint
+        self.sharpness = joint.sharpness
         self.of_global = nn.Linear(channels, attributes)
         self.of_local = nn.Linear(channels, attributes)
         self.trust = nn.Linear(channels, attributes)
-        self.dropout = nn.Dropout(dropout)
-        self.swap_global, self.drop_global = SwapRows(global_swap), DropRows(global_dropout)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.swap_global, self.drop_global = SwapRows(joint.global_swap), DropRows(joint.global_dropout)
         nn.init.zeros_(self.trust.weight)
         nn.init.zeros_(self.trust.bias)
 
-    def start(self, embedding: Tensor) -> JointState:
-        given = self.drop_global(self.of_global(self.swap_global(embedding)))
-        return JointState(given, torch.zeros_like(given), torch.ones_like(given))
+    def start(self, e_g: Tensor) -> JointState:
+        of_global = self.drop_global(self.of_global(self.swap_global(e_g)))
+        return JointState(of_global, torch.zeros_like(of_global), torch.ones_like(of_global))
 
-    def add(self, state: JointState, locality: Tensor, step: int) -> JointState:
-        weight = (self.sharpness * self.trust(locality)).clamp(-self.limit, self.limit).exp()
-        return JointState(state.given, state.gathered + weight * self.of_local(locality), state.weight + weight)
+    def add(self, state: JointState, e_l: Tensor, step: int) -> JointState:
+        weight = (self.sharpness * self.trust(e_l)).clamp(-self.limit, self.limit).exp()
+        return JointState(state.of_global, state.total + weight * self.of_local(e_l), state.weight + weight)
 
     def read(self, state: JointState) -> Tensor:
-        return self.dropout(state.given + state.gathered / state.weight)
+        return self.dropout(state.of_global + state.total / state.weight)
 
 
 class ReplaceRows(nn.Module):
@@ -220,22 +229,3 @@ def most_similar(rows: Tensor) -> Tensor:
     """For each row, which other one has the largest cosine with it, all measured from their mean."""
     unit = F.normalize(rows - rows.mean(dim=0), dim=1)
     return (unit @ unit.T).fill_diagonal_(-torch.inf).argmax(dim=1)
-
-
-def create_joint(
-    kind: JointKind,
-    channels: int,
-    attributes: int,
-    steps: int,
-    hidden: int,
-    dropout: float,
-    global_dropout: float,
-    global_swap: float,
-    sharpness: float,
-) -> JointHead:
-    """The joint head by name."""
-    if kind == "concatenation":
-        return ConcatenationJoint(channels, attributes, steps, hidden, dropout)
-    if kind == "mean":
-        return MeanJoint(channels, attributes, hidden, dropout, global_dropout, global_swap)
-    return AttentionJoint(channels, attributes, dropout, global_dropout, global_swap, sharpness)

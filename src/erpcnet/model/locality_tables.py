@@ -1,4 +1,7 @@
-"""Every locality of every image, computed once: with Stage I frozen an image has only as many as the grid has cells."""
+"""Locality tables: every locality of every image, computed once.
+
+With Stage I frozen an image has only as many localities as the grid has cells, so rollouts become look-ups.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ import psutil
 import torch
 from torch import Tensor
 
-from erpcnet.memory import free_gpu_memory
+from erpcnet.model.localities import ParallelLocalities
 from erpcnet.model.network import ERPCNet
-from erpcnet.model.walk import ParallelLocalities
-from erpcnet.progress import bar
+from erpcnet.utils.memory import free_gpu_memory
+from erpcnet.utils.progress import bar
 
 Place = Literal["device", "memory", "file"]
-ROOM = 0.5  # of what is free, the share that a table may take: those who walk need some too
-FETCHED = 256  # images whose descriptors are fetched at once from a table that lies elsewhere
+MEMORY_SHARE = 0.5  # of what is free, the share that a table may take: rollouts need some too
+FETCH_SIZE = 256  # images whose descriptors are fetched at once from a table that lies elsewhere
 
 
 class Images(Protocol):
@@ -34,17 +37,23 @@ class Images(Protocol):
 
 @dataclass(frozen=True)
 class LocalityTable:
-    """e_g [R, D], a_g [R, A], descriptors [R, cells, F], beta [R, cells], localities e_l [R, cells, D].
+    """The localities of N images, each in K crops.
 
-    `rows` [R] says which instance of the dataset a row is a view of, and where it lies, walks take place. Descriptors
-    and localities lie at `place`: elsewhere, if they are too large for that.
+    Attributes:
+        e_g: [K, N, D].
+        a_g: [K, N, A].
+        descriptors: [K, N, cells, F].
+        beta: [K, N, cells].
+        e_l: [K, N, cells, D].
+        rows: [N], which instance of the dataset each image is; where it lies, rollouts take place.
+        place: Where descriptors and e_l lie: elsewhere, if they are too large for that.
     """
 
-    embedding: Tensor
-    attributes: Tensor
+    e_g: Tensor
+    a_g: Tensor
     descriptors: Tensor
     beta: Tensor
-    localities: Tensor
+    e_l: Tensor
     rows: Tensor
     place: Place = "device"
 
@@ -52,36 +61,39 @@ class LocalityTable:
         return len(self.rows)
 
     @property
-    def at_hand(self) -> bool:
-        """Whether all of it lies where walks take place, in memory."""
+    def crops(self) -> int:
+        """K."""
+        return self.e_g.shape[0]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all of it lies where rollouts take place, in memory."""
         return self.place == "device" or (self.place == "memory" and self.rows.device.type == "cpu")
 
-    def parts(self, size: int) -> Iterator[Tensor]:
-        """Places [M] to walk over together: `size` at a time, or fewer, so that no large part of a table that lies
-        elsewhere is fetched at once.
+    def batches(self) -> Iterator[Tensor]:
+        """Images [M] to roll out together: all, or so few that no large part of a table that lies elsewhere is fetched
+        at once.
         """
-        places = torch.arange(len(self), device=self.rows.device)
-        for some in places.split(size):
-            yield from (some,) if self.at_hand else some.split(FETCHED)
+        return iter(torch.arange(len(self), device=self.rows.device).split(len(self) if self.in_memory else FETCH_SIZE))
 
-    def take(self, places: Tensor) -> TableLocalities:
-        """Some rows of the table, to walk over."""
-        return TableLocalities(self, places)
+    def take(self, crop: Tensor, images: Tensor) -> TableLocalities:
+        """Some images [M], each in one of its crops [M], to roll out."""
+        return TableLocalities(self, crop, images)
 
-    def recall(self, places: Tensor, cells: Tensor) -> tuple[Recalled, Recalled]:
-        """What the policy saw on walks from `places` [N] over `cells` [N, T], fetched only when rows of it are asked
-        for: states e_g, e_l,1, ... [N, T, D], and descriptors [N, cells, F].
+    def reload(self, crop: Tensor, images: Tensor, cells: Tensor) -> tuple[LazyRows, LazyRows]:
+        """What the policy saw on rollouts over `cells` [M, T], fetched only when rows of it are asked for: states e_g,
+        e_l,1, ... [M, T, D], and descriptors [M, cells, F].
         """
 
         def states(rows: Tensor) -> Tensor:
-            at, before = places[rows], cells[rows, :-1]
-            looked_at = _fetch(self.localities, at[:, None].expand_as(before), before)
-            return torch.cat([self.embedding[at][:, None], looked_at], dim=1).float()
+            which, before = (crop[rows], images[rows]), cells[rows, :-1]
+            e_l = _fetch(self.e_l, *(one[:, None].expand_as(before) for one in which), before)
+            return torch.cat([self.e_g[which][:, None], e_l], dim=1).float()
 
-        return Recalled(states), Recalled(lambda rows: _fetch(self.descriptors, places[rows]))
+        return LazyRows(states), LazyRows(lambda rows: _fetch(self.descriptors, crop[rows], images[rows]))
 
 
-class Recalled:
+class LazyRows:
     """Rows of something too large to hold, computed when they are asked for as if it were a tensor."""
 
     def __init__(self, rows: Callable[[Tensor], Tensor]) -> None:
@@ -92,16 +104,16 @@ class Recalled:
 
 
 class TableLocalities:
-    """Localities looked up; see `erpcnet.model.walk.Localities`."""
+    """Localities looked up; see `erpcnet.model.localities.Localities`."""
 
-    def __init__(self, table: LocalityTable, places: Tensor) -> None:
-        self._table, self._places = table, places
-        self.embedding, self.attributes = table.embedding[places], table.attributes[places]
-        self.descriptors, self.beta = _fetch(table.descriptors, places), table.beta[places]
-        self.rows = table.rows[places]
+    def __init__(self, table: LocalityTable, crop: Tensor, images: Tensor) -> None:
+        self._table, self._crop, self._images = table, crop, images
+        self.e_g, self.a_g = table.e_g[crop, images], table.a_g[crop, images]
+        self.descriptors, self.beta = _fetch(table.descriptors, crop, images), table.beta[crop, images]
+        self.rows = table.rows[images]
 
-    def look(self, rows: Tensor, cells: Tensor) -> Tensor:
-        return _fetch(self._table.localities, self._places[rows], cells)
+    def embed(self, rows: Tensor, cells: Tensor) -> Tensor:
+        return _fetch(self._table.e_l, self._crop[rows], self._images[rows], cells)
 
 
 def _fetch(values: Tensor, *index: Tensor) -> Tensor:
@@ -111,52 +123,60 @@ def _fetch(values: Tensor, *index: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def build_table(
-    network: ERPCNet, batches: Iterable[Images], count: int, what: str = "Localities", place: Place | None = None
+    network: ERPCNet,
+    crops: Iterable[Iterable[Images]],
+    shape: tuple[int, int],
+    description: str = "Localities",
+    place: Place | None = None,
 ) -> LocalityTable:
-    """Run the frozen network once over `batches` of `count` images in all, every cell of every image.
+    """Run the frozen network once over every cell of every image.
 
-    What is large goes to `place`; unless that is given, to the first of device, memory and a file that has room.
+    Args:
+        network: With `Stage I` behind it.
+        crops: For each of the K crops the batches of all N images, in the same order.
+        shape: (K, N).
+        description: Of the progress bar.
+        place: Where what is large goes; by default the first of device, memory and a file that has room.
     """
     network.eval()
     table: LocalityTable | None = None
-    filled = 0
-    with bar(what, count) as advance:
-        for batch in batches:
-            found = ParallelLocalities(network, batch.images)
-            if table is None:
-                table = _empty_table(found, count, place)
-            part = slice(filled, filled + len(batch.rows))
-            for name in ("embedding", "attributes", "descriptors", "beta", "localities"):
-                getattr(table, name)[part] = getattr(found, name)
-            table.rows[part] = batch.rows.to(table.rows.device)
-            filled += len(batch.rows)
-            advance(len(batch.rows))
-    if table is None or filled != count:
-        raise ValueError(f"there were {filled} images, not {count}")
+    filled = [0] * shape[0]
+    with bar(description, shape[0] * shape[1]) as advance:
+        for crop, batches in enumerate(crops):
+            for batch in batches:
+                found = ParallelLocalities(network, batch.images)
+                if table is None:
+                    table = _empty_table(found, shape, place)
+                part = slice(filled[crop], filled[crop] + len(batch.rows))
+                for name in ("e_g", "a_g", "descriptors", "beta", "e_l"):
+                    getattr(table, name)[crop, part] = getattr(found, name)
+                table.rows[part] = batch.rows.to(table.rows.device)
+                filled[crop] += len(batch.rows)
+                advance(len(batch.rows))
+    if table is None or filled != [shape[1]] * shape[0]:
+        raise ValueError(f"there were {filled} images, not {shape[1]} in each of {shape[0]} crops")
     return table
 
 
-def _empty_table(found: ParallelLocalities, count: int, place: Place | None) -> LocalityTable:
-    large, device = (found.descriptors, found.localities), found.embedding.device
-    place = place or roomy_place(sum(count * one[0].nbytes for one in large), device)
-    descriptors, localities = (_empty(one, count, place) for one in large)
-    embedding, attributes, beta = (
-        _empty(one, count, "device") for one in (found.embedding, found.attributes, found.beta)
-    )
-    rows = torch.empty(count, dtype=torch.long, device=device)
-    return LocalityTable(embedding, attributes, descriptors, beta, localities, rows, place)
+def _empty_table(found: ParallelLocalities, shape: tuple[int, int], place: Place | None) -> LocalityTable:
+    large, device = (found.descriptors, found.e_l), found.e_g.device
+    place = place or choose_place(sum(shape[0] * shape[1] * one[0].nbytes for one in large), device)
+    descriptors, e_l = (_empty(one, shape, place) for one in large)
+    e_g, a_g, beta = (_empty(one, shape, "device") for one in (found.e_g, found.a_g, found.beta))
+    rows = torch.empty(shape[1], dtype=torch.long, device=device)
+    return LocalityTable(e_g, a_g, descriptors, beta, e_l, rows, place)
 
 
-def roomy_place(needed: int, device: torch.device) -> Place:
+def choose_place(size: int, device: torch.device) -> Place:
     """Where so many bytes may lie."""
-    if device.type == "cuda" and needed <= ROOM * free_gpu_memory(device):
+    if device.type == "cuda" and size <= MEMORY_SHARE * free_gpu_memory(device):
         return "device"
-    return "memory" if needed <= ROOM * psutil.virtual_memory().available else "file"
+    return "memory" if size <= MEMORY_SHARE * psutil.virtual_memory().available else "file"
 
 
-def _empty(like: Tensor, count: int, place: Place) -> Tensor:
-    """Room for `count` rows like those of a tensor."""
-    shape = (count, *like.shape[1:])
+def _empty(like: Tensor, shape: tuple[int, int], place: Place) -> Tensor:
+    """Room for rows like those of a tensor."""
+    shape = (*shape, *like.shape[1:])
     if place == "device":
         return like.new_empty(shape)
     if place == "memory":

@@ -1,4 +1,4 @@
-"""pi and V: which unvisited cell to look at next, and what that is worth."""
+"""pi and V: which unvisited cell to select next, and what that is worth."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from erpcnet.model.settings import PolicySettings
+from erpcnet.config.model import PolicySettings
 
 
 class StateEncoder(nn.Module):
@@ -25,18 +25,24 @@ class StateEncoder(nn.Module):
         return hidden
 
 
-class Outlook(NamedTuple):
-    """What the policy thinks at each step: `scores` [N, T, cells] before masking, `values` [N, T]."""
+class PolicyOutput(NamedTuple):
+    """At each step, `logits` [N, T, cells] before masking, and `values` [N, T]."""
 
-    scores: Tensor
+    logits: Tensor
     values: Tensor
 
 
 class ActorCritic(nn.Module):
     """pi = <f_E-FC(|grid|)-Sigmoid> and V = <f_E-FC(1)>.
 
-    With `sees_cells`, the score of a cell adds a product of the hidden state with a descriptor of that cell, so
+    With `sees_cells`, the logit of a cell adds a product of the hidden state with a descriptor of that cell, so
     the first choice can differ from image to image with where things are.
+
+    Args:
+        channels: D, of the states e_g and e_l.
+        descriptor: F, of the cells' descriptors.
+        cells: How many cells the grid has.
+        settings: Widths, and what the policy sees.
     """
 
     def __init__(self, channels: int, descriptor: int, cells: int, settings: PolicySettings) -> None:
@@ -54,33 +60,34 @@ class ActorCritic(nn.Module):
             nn.init.zeros_(self.context.weight)
             nn.init.zeros_(self.context.bias)
 
-    def forward(self, states: Tensor, descriptors: Tensor) -> Outlook:
+    def forward(self, states: Tensor, descriptors: Tensor) -> PolicyOutput:
         """pi and V over whole episodes: states [N, T, D] (e_g, e_l,1, ...), descriptors [N, cells, F]."""
         hidden = self.encoder(states)
         of_value = hidden if self.value_encoder is None else self.value_encoder(states)
-        return Outlook(self._scores(hidden, self.describe_cells(descriptors)), self.critic(of_value).squeeze(-1))
+        return PolicyOutput(self._logits(hidden, self.encode_cells(descriptors)), self.critic(of_value).squeeze(-1))
 
-    def begin(self, count: int, device: torch.device) -> Tensor:
+    def initial_memory(self, count: int, device: torch.device) -> Tensor:
         """pi's memory before the first step, [N, M]."""
         return torch.zeros(count, self.settings.memory, device=device)
 
-    def describe_cells(self, descriptors: Tensor) -> Tensor | None:
+    def encode_cells(self, descriptors: Tensor) -> Tensor | None:
         """What pi makes of the descriptors, once for all steps: [N, cells, M], or None if it does not see cells."""
         return self.describe(descriptors) if self.settings.sees_cells else None
 
-    def prefer(self, state: Tensor, described: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of pi, without V: state [N, D] to scores [N, cells], and the memory after it."""
+    def step(self, state: Tensor, encoded: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of pi, without V: state [N, D] to logits [N, cells], and the memory after it."""
         hidden = self.encoder(state[:, None], memory)
-        return self._scores(hidden, described)[:, 0], hidden[:, 0]
+        return self._logits(hidden, encoded)[:, 0], hidden[:, 0]
 
-    def _scores(self, hidden: Tensor, described: Tensor | None) -> Tensor:
-        scores: Tensor = self.actor(hidden)
-        if described is None:
-            return scores
-        return scores + self.context(hidden) @ described.transpose(1, 2) / described.shape[-1] ** 0.5
+    def _logits(self, hidden: Tensor, encoded: Tensor | None) -> Tensor:
+        logits: Tensor = self.actor(hidden)
+        if encoded is None:
+            return logits
+        return logits + self.context(hidden) @ encoded.transpose(1, 2) / encoded.shape[-1] ** 0.5
 
-    def log_probabilities(self, scores: Tensor, visited: Tensor) -> Tensor:
-        """Scores [..., cells] to log-probabilities over the cells not `visited`; those get -inf."""
-        if self.settings.scores == "sigmoid":
-            scores = F.logsigmoid(scores)  # renormalising sigmoids over cells = softmax of their logarithms
-        return scores.masked_fill(visited, float("-inf")).log_softmax(dim=-1)
+    def log_probabilities(self, logits: Tensor, visited: Tensor) -> Tensor:
+        """Logits [..., cells] to log-probabilities over the cells not `visited`; those get -inf.
+
+        They are the paper's sigmoids, renormalised over the cells: the softmax of their logarithms.
+        """
+        return F.logsigmoid(logits).masked_fill(visited, float("-inf")).log_softmax(dim=-1)

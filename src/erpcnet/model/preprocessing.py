@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from erpcnet.config.model import BackboneSettings
 
 TIMM = "timm/"
 Interpolation = Literal["bilinear", "bicubic"]
@@ -55,6 +57,12 @@ def preprocessing_of(name: str, weights: str) -> Preprocessing:
         if weights == member.name or Path(weights).name == member.url.rpartition("/")[2]:
             return _torchvisions(member)
     return Preprocessing()
+
+
+def preprocessing_for(backbone: BackboneSettings, crop_share: float | None = None) -> Preprocessing:
+    """The record of a backbone's weights, with the crop share that is asked for, if one is."""
+    record = preprocessing_of(backbone.name, backbone.weights)
+    return record if crop_share is None else replace(record, crop_share=crop_share)
 
 
 def _torchvisions(weights: Any) -> Preprocessing:

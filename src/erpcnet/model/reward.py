@@ -6,21 +6,29 @@ import torch
 from torch import Tensor
 
 
-def rewards(joint: Tensor, whole: Tensor, labels: Tensor, beta: Tensor | float, temperature: float = 1.0) -> Tensor:
+def rewards(
+    joint_logits: Tensor, global_logits: Tensor, labels: Tensor, beta: Tensor | float, temperature: float = 1.0
+) -> Tensor:
     """r_t = beta (p_joint(y) + p_global(y)).
 
-    joint [N, T, C] and whole [N, C]: scores of the joint and the global prediction; labels [N] or [N, T]; beta
-    [N, T], or 1 for RPCNet. Returns [N, T].
+    Args:
+        joint_logits: [..., T, C], of a_j after each step.
+        global_logits: [..., C], of a_g.
+        labels: [..., T], y.
+        beta: [..., T], or 1 for RPCNet.
+        temperature: Divides both logits.
+
+    Returns:
+        [..., T].
     """
-    labels = labels if labels.dim() == 2 else labels[:, None].expand(joint.shape[:2])
-    of_joint = (joint / temperature).softmax(dim=-1).gather(2, labels[..., None]).squeeze(-1)
-    of_global = (whole / temperature).softmax(dim=-1)[:, None].expand_as(joint).gather(2, labels[..., None]).squeeze(-1)
+    of_joint = (joint_logits / temperature).softmax(dim=-1).gather(-1, labels[..., None]).squeeze(-1)
+    of_global = (global_logits / temperature).softmax(dim=-1).gather(-1, labels)
     return beta * (of_joint + of_global)
 
 
 def steps_taken(reward: Tensor, sigma: float) -> Tensor:
-    """How many steps each image takes: up to the first reward of at least sigma, or all T. [N, T] to [N]."""
-    steps = reward.shape[1]
+    """How many steps each image takes: up to the first reward of at least sigma, or all T. [..., T] to [...]."""
+    steps = reward.shape[-1]
     reached = reward >= sigma
-    first = reached.to(torch.int8).argmax(dim=1) + 1
-    return torch.where(reached.any(dim=1), first, torch.full_like(first, steps))
+    first = reached.to(torch.int8).argmax(dim=-1) + 1
+    return torch.where(reached.any(dim=-1), first, torch.full_like(first, steps))

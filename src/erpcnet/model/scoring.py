@@ -1,18 +1,22 @@
-"""From what a walk found to logits of the classes: the one place where a_g, a_j and the class bias are combined."""
+"""Scoring: from a rollout to logits and probabilities of the classes.
+
+The one place where a_g, a_j, the class bias and delta are combined; evaluation, prediction, export and analyses use it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from erpcnet.model.network import Classes, ERPCNet, looks_of
-from erpcnet.model.walk import StopRule, Walk
+from erpcnet.model.network import Classes, ERPCNet
+from erpcnet.model.reward import rewards, steps_taken
+from erpcnet.model.rollout import Rollout
 
-Protocol = Literal["validation", "fixed", "peer"]
-Temperatures = tuple[float, float]  # after the glance, and after looks
+Protocol = Literal["validation", "fixed", "test"]
+Temperatures = tuple[float, float]  # after the glance, and after localities
 
 
 @dataclass(frozen=True)
@@ -20,11 +24,11 @@ class OperatingPoint:
     """What is chosen after training, on validation classes.
 
     Attributes:
-        sigma: A walk ends once the reward reaches it; infinite: never before T steps.
-        delta: What calibrated stacking takes off the logits of seen classes.
-        protocol: How it was chosen: on `validation` classes, `fixed` by hand, or, as a `peer`, on the test classes.
+        sigma: A rollout ends once the reward reaches it; infinite: never before T steps.
+        delta: What calibrated stacking subtracts from the logits of seen classes.
+        protocol: How it was chosen: on `validation` classes, `fixed` by hand, or on the `test` classes.
         temperature: Divides the logits of unseen classes before their softmax is a probability: after the glance, and
-            after looks, which leave less doubt. 1 where none was fitted.
+            after localities, which leave less doubt. 1 where none was fitted.
         temperature_all: The same for seen and unseen classes together, after delta.
     """
 
@@ -45,54 +49,50 @@ class OperatingPoint:
         known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**{**known, "sigma": float("inf") if known["sigma"] is None else known["sigma"]})
 
-    def probabilities(self, logits: Tensor, seen: Tensor, looks: Tensor) -> Tensor:
+    def probabilities(self, logits: Tensor, seen: Tensor, steps: Tensor) -> Tensor:
         """Calibrated probabilities of the classes.
 
         Args:
-            logits: [..., C], as `logits_by_step` gives them.
-            seen: [C] bool, which of the classes training saw.
-            looks: [...], after how many looks these are the logits; 0 is the glance.
+            logits: [..., C], as `Answers` holds them.
+            seen: [C] bool, which of the classes are seen ones.
+            steps: [...], after how many steps these are the logits; 0 is the glance.
 
         Returns:
             [..., C], which sum to 1.
         """
         of_all, of_unseen = (logits.new_tensor(both) for both in (self.temperature_all, self.temperature))
-        temperature = torch.where(seen.any(), of_all, of_unseen)[(looks > 0).long()]
-        return (stacked(logits, seen, self.delta) / temperature[..., None]).softmax(dim=-1)
+        temperature = torch.where(seen.any(), of_all, of_unseen)[(steps > 0).long()]
+        return (stack_logits(logits, seen, self.delta) / temperature[..., None]).softmax(dim=-1)
 
 
-def logits_by_step(network: ERPCNet, walk: Walk, classes: Classes) -> Tensor:
-    """Logits of the classes after the glance and after every step.
+class ClassLogits(NamedTuple):
+    """Logits of C classes: of a_g [..., C] and of a_j [..., T, C] by themselves, and of the answer [..., T, C]."""
 
-    The glance is scored as if the localities had said the same, since delta and temperature are for sums of both.
+    of_global: Tensor
+    of_joint: Tensor
+    answer: Tensor
+
+
+def class_logits(network: ERPCNet, a_g: Tensor, a_j: Tensor, classes: Classes) -> ClassLogits:
+    """What is answered after each step is a_j + a_g, each less the class bias.
 
     Args:
-        network: The network that walked.
-        walk: What it found on N images; after steps that an image did not take there is nothing to go by.
+        network: Whose compatibilities are used.
+        a_g: [..., A].
+        a_j: [..., T, A].
         classes: The C classes to choose from.
-
-    Returns:
-        [N, 1 + T, C], before calibrated stacking; GlobalNet has T = 0.
     """
-    phi, handicap = classes
-    of_global = network.global_fit(walk.whole, phi)
-    if network.steps == 0:
-        return (of_global - handicap)[:, None]
-    of_joint = network.joint_fit(walk.joint, phi)
-    glance = network.combine(of_global, of_global, network.steps, handicap)
-    steps = network.combine(of_global[:, None], of_joint, looks_of(walk.joint), handicap)
-    return torch.cat([glance[:, None], steps], dim=1)
+    of_global = network.global_compatibility(a_g, classes.phi)
+    of_joint = network.joint_compatibility(a_j, classes.phi)
+    return ClassLogits(of_global, of_joint, _combine(of_global[..., None, :], of_joint, classes))
 
 
-def steps_until(network: ERPCNet, walk: Walk, classes: Classes, sigma: float) -> Tensor:
-    """How many of its steps [N] a walk of T steps takes, if it stops at sigma; without a policy nobody stops."""
-    if network.policy is None:
-        return walk.steps
-    return StopRule(sigma, classes).steps_of(network, walk)
+def _combine(of_global: Tensor, of_joint: Tensor, classes: Classes) -> Tensor:
+    return (of_joint - classes.bias) + (of_global - classes.bias)
 
 
-def stacked(logits: Tensor, seen: Tensor, delta: float) -> Tensor:
-    """Calibrated stacking: logits [..., C] less delta for the classes that training saw [C] bool.
+def stack_logits(logits: Tensor, seen: Tensor, delta: float) -> Tensor:
+    """Calibrated stacking: logits [..., C] less delta for the seen classes [C] bool.
 
     Among classes of one kind alone, seen or unseen, there is nothing to calibrate.
     """
@@ -100,15 +100,109 @@ def stacked(logits: Tensor, seen: Tensor, delta: float) -> Tensor:
     return logits - delta * (seen & mixed)
 
 
-@torch.inference_mode()
-def stopped_scores(network: ERPCNet, walk: Walk, classes: Classes, sigma: float) -> tuple[Tensor, Tensor]:
-    """What a walk of T steps would have answered had it stopped at sigma: logits [N, C] and steps [N]."""
-    taken = steps_until(network, walk, classes, sigma)
-    rows = torch.arange(taken.shape[0], device=taken.device)
-    return logits_by_step(network, walk, classes)[rows, taken], taken
+@dataclass(frozen=True)
+class StopRule:
+    """Early stop: an image is done once beta (p_joint + p_global) of the best class reaches sigma.
+
+    The softmax runs over the candidates; neither delta nor the class bias has a part in it: how sure one is of a
+    class does not depend on calibration. The best class is that of the answer before delta.
+    """
+
+    network: ERPCNet
+    classes: Classes
+    sigma: float
+
+    def __call__(self, a_g: Tensor, a_j: Tensor, beta: Tensor) -> Tensor:
+        """Whether images [M] are done, given a_g [M, A], a_j [M, A] and beta [M] after a step."""
+        logits = class_logits(self.network, a_g, a_j[:, None], self.classes)
+        return ~(_stop_reward(self.network, logits, beta[:, None])[:, 0] < self.sigma)
+
+    def rewards(self, rollout: Rollout) -> Tensor:
+        """The reward [..., T] after every step of a rollout, which is compared with sigma."""
+        logits = class_logits(self.network, rollout.a_g, rollout.a_j, self.classes)
+        return _stop_reward(self.network, logits, rollout.beta)
 
 
-@torch.inference_mode()
-def glance_scores(network: ERPCNet, walk: Walk, classes: Classes) -> Tensor:
-    """What was to be answered after the glance: logits [N, C]."""
-    return logits_by_step(network, walk, classes)[:, 0]
+def _stop_reward(network: ERPCNet, logits: ClassLogits, beta: Tensor) -> Tensor:
+    """The reward [..., T], with the predicted label in the true one's place."""
+    labels = logits.answer.argmax(dim=-1)
+    return rewards(logits.of_joint, logits.of_global, labels, beta if network.uses_entropy else 1.0)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is answered about N images, the logits of their crops averaged.
+
+    Attributes:
+        logits: [N, 1 + T, C], after the glance and after each step, before calibrated stacking; a crop that is done
+            keeps what it had.
+        steps: [crops, N], how many steps each took.
+    """
+
+    logits: Tensor
+    steps: Tensor
+
+    @property
+    def final(self) -> Tensor:
+        """The logits [N, C] in the end."""
+        return self.logits[:, -1]
+
+    @property
+    def glance(self) -> Tensor:
+        """The logits [N, C] after the glance."""
+        return self.logits[:, 0]
+
+    @property
+    def mean_steps(self) -> Tensor:
+        """Steps [N], averaged over crops."""
+        return self.steps.double().mean(dim=0)
+
+
+@dataclass(frozen=True)
+class ScoredRollout:
+    """Logits of the classes along a rollout, from which the answers at every sigma can be read.
+
+    Attributes:
+        logits: [crops, N, 1 + T, C], after the glance and after every step. The glance is scored as if the localities
+            had said the same, since delta and temperature are for sums of both.
+        reward: [crops, N, T], what is compared with sigma.
+        stops: Whether there is a policy, without which nothing stops.
+    """
+
+    logits: Tensor
+    reward: Tensor
+    stops: bool
+
+    def steps(self, sigma: float) -> Tensor:
+        """How many steps [crops, N] are taken with early stop at sigma, of a rollout of T steps."""
+        if self.stops:
+            return steps_taken(self.reward, sigma)
+        return torch.full(self.reward.shape[:-1], self.reward.shape[-1], device=self.reward.device)
+
+    def answers(self, steps: Tensor) -> Answers:
+        """The answers, if so many `steps` [crops, N] are taken."""
+        reached = torch.arange(self.logits.shape[2], device=steps.device).minimum(steps[..., None])
+        held = self.logits.gather(2, reached[..., None].expand(-1, -1, -1, self.logits.shape[3]))
+        return Answers(held.mean(dim=0), steps)
+
+    def stopped(self, sigma: float) -> Answers:
+        """The answers with early stop at sigma."""
+        return self.answers(self.steps(sigma))
+
+
+@torch.no_grad()
+def score(network: ERPCNet, rollout: Rollout, classes: Classes) -> ScoredRollout:
+    """Score the classes along a rollout.
+
+    Args:
+        network: The network that made it.
+        rollout: Of [crops, N] images.
+        classes: The C classes to choose from.
+    """
+    if network.steps == 0:
+        logits = network.global_compatibility(rollout.a_g, classes.phi) - classes.bias
+        return ScoredRollout(logits[:, :, None], rollout.beta, stops=False)
+    logits = class_logits(network, rollout.a_g, rollout.a_j, classes)
+    glance = _combine(logits.of_global, logits.of_global, classes)[:, :, None]
+    reward = _stop_reward(network, logits, rollout.beta)
+    return ScoredRollout(torch.cat([glance, logits.answer], dim=2), reward, stops=network.policy is not None)

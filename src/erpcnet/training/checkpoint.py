@@ -1,4 +1,4 @@
-"""What training leaves behind on its way, to go on from after an interruption."""
+"""Checkpoints: what training leaves behind on its way, to resume from after an interruption."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from erpcnet.errors import InputError
 
 
 class Resumable(Protocol):
-    """A training that goes on where another one was."""
+    """A training that can be resumed."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next epoch depends on."""
@@ -25,7 +25,7 @@ class Resumable(Protocol):
 class Checkpoint:
     """The file of one stage: on the way what the next epoch depends on, at the end what came out.
 
-    It is written `every` so many seconds, between epochs. Without a path nothing is kept; of several processes one
+    It is written `every` so many seconds, between epochs. Without a path nothing is written; of several processes one
     `writes`, and all read.
     """
 
@@ -34,14 +34,14 @@ class Checkpoint:
         self._written = time.monotonic()
 
     def resume(self, training: Resumable) -> int:
-        """Bring a new training to where the kept one was: after so many epochs."""
-        kept = self._read()
-        if "training" not in kept:
+        """Bring a new training to where the checkpoint was: after so many epochs."""
+        stored = self._read()
+        if "training" not in stored:
             return 0
-        training.load_state_dict(kept["training"])
-        return int(kept["epochs"])
+        training.load_state_dict(stored["training"])
+        return int(stored["epochs"])
 
-    def keep(self, training: Resumable, epochs: int) -> None:
+    def save(self, training: Resumable, epochs: int) -> None:
         """Write where a training is after so many epochs, if that was not done a short while ago."""
         if self._writes and time.monotonic() - self._written >= self._every:
             self._write({"epochs": epochs, "training": training.state_dict()})
@@ -49,10 +49,10 @@ class Checkpoint:
 
     def finished(self, module: nn.Module) -> bool:
         """Fill a module with what came out of the stage, if it came to its end."""
-        kept = self._read()
-        if "outcome" not in kept:
+        stored = self._read()
+        if "outcome" not in stored:
             return False
-        module.load_state_dict(kept["outcome"])
+        module.load_state_dict(stored["outcome"])
         return True
 
     def finish(self, module: nn.Module) -> None:
@@ -64,19 +64,19 @@ class Checkpoint:
         if self._path is None or not self._path.is_file():
             return {}
         try:
-            kept: dict[str, Any] = torch.load(self._path, map_location="cpu", weights_only=True)
+            stored: dict[str, Any] = torch.load(self._path, map_location="cpu", weights_only=True)
         except Exception as error:
             detail = " ".join(str(error).split())[:200]
             raise InputError(
                 f"{self._path} cannot be read ({type(error).__name__}: {detail}); remove it to start this stage again."
             ) from None
-        return kept
+        return stored
 
-    def _write(self, kept: dict[str, Any]) -> None:
+    def _write(self, stored: dict[str, Any]) -> None:
         assert self._path is not None
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".partial")
-        torch.save(kept, partial)
+        torch.save(stored, partial)
         partial.replace(self._path)  # whoever is killed here leaves the old one or the new one
 
 

@@ -1,4 +1,4 @@
-"""Where training writes what it sees."""
+"""Where training writes its metrics."""
 
 from __future__ import annotations
 

@@ -8,52 +8,52 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 
-from erpcnet.data import ImageFeed, ZeroShotDataset
+from erpcnet.config.training import Stage1Settings
+from erpcnet.data import ZeroShotDataset
 from erpcnet.model import ERPCNet, SplitBackbone
-from erpcnet.progress import bar
-from erpcnet.training.averaging import AveragedWeights, batch_norms, refresh_batch_norm
 from erpcnet.training.checkpoint import Checkpoint
+from erpcnet.training.context import Context
+from erpcnet.training.ema import ExponentialMovingAverage, batch_norms, refresh_batch_norm
+from erpcnet.training.gradient_step import gradient_step
 from erpcnet.training.log import Log, check_finite
 from erpcnet.training.losses import Stage1Loss
-from erpcnet.training.settings import Stage1Settings
-from erpcnet.training.step import gradient_step
+from erpcnet.utils.progress import bar
 
 REFRESH_BATCHES = 50  # enough images for batch-norm statistics
 # Steps. The attributes of a cosine may grow as they like: a full rate from the start throws them so far out that a few
 # dozen images never bring them back.
-LEAST_WARMUP = 20
+MIN_WARMUP = 20
 
 
-class Draws(NamedTuple):
-    """Who draws what: the feed may run ahead of training, so views and cells are drawn apart."""
+class RandomStreams(NamedTuple):
+    """Who draws what: the loader may run ahead of training, so crops and cells are drawn apart."""
 
-    views: torch.Generator
+    crops: torch.Generator
     cells: torch.Generator
-    shares: np.random.Generator
+    mixup: np.random.Generator
 
     @classmethod
-    def from_seed(cls, seed: int) -> Draws:
+    def from_seed(cls, seed: int) -> RandomStreams:
         return cls(
-            views=torch.Generator().manual_seed(seed),
+            crops=torch.Generator().manual_seed(seed),
             cells=torch.Generator().manual_seed(seed + 3),
-            shares=np.random.default_rng(seed),
+            mixup=np.random.default_rng(seed),
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Where each of them is."""
-        views, cells = self.views.get_state(), self.cells.get_state()
-        return {"views": views, "cells": cells, "shares": self.shares.bit_generator.state}
+        crops, cells = self.crops.get_state(), self.cells.get_state()
+        return {"crops": crops, "cells": cells, "mixup": self.mixup.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.views.set_state(state["views"])
+        """Resume from there."""
+        self.crops.set_state(state["crops"])
         self.cells.set_state(state["cells"])
-        self.shares.bit_generator.state = state["shares"]
+        self.mixup.bit_generator.state = state["mixup"]
 
 
 def random_cells(count: int, cells: int, steps: int, generator: torch.Generator) -> Tensor:
@@ -62,69 +62,59 @@ def random_cells(count: int, cells: int, steps: int, generator: torch.Generator)
 
 
 def train_stage1(
-    network: ERPCNet,
-    dataset: ZeroShotDataset,
-    feed: ImageFeed,
-    settings: Stage1Settings,
-    *,
-    accelerator: Accelerator,
-    seed: int,
-    log: Log,
-    checkpoint: Checkpoint | None = None,
+    context: Context, network: ERPCNet, dataset: ZeroShotDataset, log: Log, checkpoint: Checkpoint | None = None
 ) -> ERPCNet:
-    """Train everything but the policy on the dataset's training images; returns the network to use.
+    """Train everything but the policy.
 
-    With a checkpoint that was kept on the way, it goes on from there.
+    Args:
+        context: Settings, images and machine.
+        network: A new network.
+        dataset: Whose training images are used: the context's, or a validation fold of it.
+        log: Gets the losses of each epoch.
+        checkpoint: Written on the way; one that is there already is resumed from.
+
+    Returns:
+        The network to use: with EMA, another one than was given.
     """
-    training = LocalityTraining(network, dataset, feed, settings, accelerator=accelerator, seed=seed)
+    settings = context.config.stage1
+    trainer = Stage1Trainer(context, network, dataset)
     checkpoint = checkpoint or Checkpoint()
-    epochs, done = settings.passes(training.batches), checkpoint.resume(training)
-    with bar("Stage I", epochs * training.batches) as advance:
-        advance(done * training.batches)
+    epochs, done = settings.passes(trainer.batches), checkpoint.resume(trainer)
+    with bar("Stage I", epochs * trainer.batches) as advance:
+        advance(done * trainer.batches)
         for epoch in range(done, epochs):
-            losses = training.epoch(advance)
+            losses = trainer.epoch(advance)
             check_finite(losses, f"Stage I, epoch {epoch + 1}", "--stage1.lr")
             log.scalars("stage1/loss", losses, epoch + 1)
             advance(0, note=f"loss {losses['total']:.3f}")
-            checkpoint.keep(training, epoch + 1)
-    return training.finish()
+            checkpoint.save(trainer, epoch + 1)
+    return trainer.finish()
 
 
-class LocalityTraining:
+class Stage1Trainer:
     """Gradient descent on everything but the policy, an epoch at a time."""
 
-    def __init__(
-        self,
-        network: ERPCNet,
-        dataset: ZeroShotDataset,
-        feed: ImageFeed,
-        settings: Stage1Settings,
-        *,
-        accelerator: Accelerator,
-        seed: int,
-    ) -> None:
+    def __init__(self, context: Context, network: ERPCNet, dataset: ZeroShotDataset) -> None:
+        settings, accelerator, seed = context.config.stage1, context.accelerator, context.config.seed
         # Every variant draws the same from here on, whatever its construction drew: so they share Stage I's weights.
         set_seed(seed, device_specific=True)
-        self._network, self._dataset, self._feed, self._settings = network, dataset, feed, settings
-        self._accelerator, self._seed, self._draws = accelerator, seed, Draws.from_seed(seed)
-        device, processes = accelerator.device, accelerator.num_processes
+        self._context, self._network, self._dataset, self._settings = context, network, dataset, settings
+        self._accelerator, self._seed, self._random = accelerator, seed, RandomStreams.from_seed(seed)
+        device = accelerator.device
         network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._phi, self._labels = seen_targets(dataset, device)
         if network.settings.centred:
             network.centre_attributes(self._phi)
-        self.batches = feed.batches(len(dataset.train), settings.batch_size)
-        self._averaged = AveragedWeights(network, settings.averaging) if settings.averaging else None
+        self.batches = context.loader.batches_per_epoch(len(dataset.train), settings.batch_size)
+        self._ema = ExponentialMovingAverage(network, settings.ema_decay) if settings.ema_decay else None
         optimizer = _optimizer(network, settings)
         self._schedule = _schedule(optimizer, settings, self.batches)
         if network.policy is not None:
             network.policy.requires_grad_(False)
         for link in _early(network, settings):
             link.requires_grad_(False)
-        objective = Stage1Loss(network, settings.weights, settings.label_smoothing, settings.separate)
-        self._objective, self._optimizer = accelerator.prepare(objective, optimizer)
-        # Several processes exchange gradients on the way, which is not recorded.
-        recorded = network.graphs and device.type == "cuda" and processes == 1
-        self._gradients = gradient_step(self._objective, accelerator.backward, device if recorded else None)
+        self._objective, self._optimizer = accelerator.prepare(Stage1Loss(network, settings), optimizer)
+        self._gradients = gradient_step(self._objective, accelerator.backward, device if context.cuda_graphs else None)
 
     def epoch(self, advance: Callable[[], object]) -> dict[str, float]:
         """Pass once over the training images; the mean of each loss."""
@@ -133,36 +123,39 @@ class LocalityTraining:
             norm.eval()
         sums: dict[str, Tensor] = {}
         share = self._accelerator.process_index, self._accelerator.num_processes
-        for images, cells, rows in self._views(share):
-            for name, value in self._step(images, cells, rows).items():
-                sums[name] = sums[name] + value if name in sums else value.clone()
-            advance()
+        with self._context.runtime.autocast():
+            for images, cells, rows in self._batches(share):
+                for name, value in self._step(images, cells, rows).items():
+                    sums[name] = sums[name] + value if name in sums else value.clone()
+                advance()
         return {name: float(total) / self.batches for name, total in sums.items()}
 
     def _step(self, images: Tensor, cells: Tensor | None, rows: Tensor) -> dict[str, Tensor]:
         """One step of the optimizer; the losses hold until the next."""
         mixup, targets = self._settings.mixup, self._labels[rows.to(self._labels.device)]
         if mixup:
-            share_of_next = self._draws.shares.beta(mixup, mixup)
+            share_of_next = self._random.mixup.beta(mixup, mixup)
             images, targets = mix(images, F.one_hot(targets, len(self._phi)).float(), share_of_next)
         losses = self._gradients(images, cells, targets, self._phi)
         self._optimizer.step()
         self._schedule.step()
-        if self._averaged is not None:
-            self._averaged.update(self._network)
+        if self._ema is not None:
+            self._ema.update(self._network)
         return losses
 
     def finish(self) -> ERPCNet:
         """The network to use, and nothing else left of the training."""
         network, settings = self._network, self._settings
-        result = network if self._averaged is None else self._averaged.network
-        if self._averaged is not None:
-            drawn = zip(range(REFRESH_BATCHES), self._views((0, 1)), strict=False)
-            refresh_batch_norm(result, ((images, cells) for _, (images, cells, _) in drawn), _frozen(result, settings))
-        result.requires_grad_(True).eval()
-        if network.settings.attraction:
-            result.remember(self._prototypes(result))
-        # A recording's memory lives as long as anything in it, and accelerate keeps what it prepared as long as it
+        result = network if self._ema is None else self._ema.network
+        with self._context.runtime.autocast():
+            if self._ema is not None:
+                drawn = zip(range(REFRESH_BATCHES), self._batches((0, 1)), strict=False)
+                batches = ((images, cells) for _, (images, cells, _) in drawn)
+                refresh_batch_norm(result, batches, _frozen(result, settings))
+            result.requires_grad_(True).eval()
+            if network.settings.hubness:
+                result.set_prototypes(self._prototypes(result))
+        # A CUDA graph's memory lives as long as anything in it, and accelerate keeps what it prepared as long as it
         # lives.
         network.zero_grad()
         del self._gradients, self._objective, self._optimizer
@@ -171,49 +164,49 @@ class LocalityTraining:
 
     @torch.no_grad()
     def _prototypes(self, network: ERPCNet) -> Tensor:
-        """What a network says of the training images of each seen class, in directions, on average: [S, A]."""
+        """The mean direction of a_g over the training images of each seen class: [S, A]."""
         total, labels = torch.zeros_like(self._phi), self._labels
-        for batch in self._feed.plain(self._dataset.train, self._settings.batch_size):
+        for batch in self._context.loader.centre_crops(self._dataset.train, self._settings.batch_size):
             own = F.one_hot(labels[batch.rows.to(labels.device)], len(total)).float()
-            total += own.T @ F.normalize(network.glance(batch.images).attributes, dim=1)
+            total += own.T @ F.normalize(network.glance(batch.images).a_g, dim=1)
         return total / torch.bincount(labels[self._dataset.train], minlength=len(total))[:, None]
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next epoch depends on."""
         return {
             "network": self._network.state_dict(),
-            "averaged": None if self._averaged is None else self._averaged.state_dict(),
+            "ema": None if self._ema is None else self._ema.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "schedule": self._schedule.state_dict(),
-            "draws": self._draws.state_dict(),
-            "chance": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
+            "random": self._random.state_dict(),
+            "torch_random": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Resume from there."""
         self._network.load_state_dict(state["network"])
-        if self._averaged is not None:
-            self._averaged.load_state_dict(state["averaged"])
+        if self._ema is not None:
+            self._ema.load_state_dict(state["ema"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
-        self._draws.load_state_dict(state["draws"])
+        self._random.load_state_dict(state["random"])
         if self._accelerator.num_processes > 1:
             # What dropout draws is each process's own, and only the first one's is kept.
             set_seed(self._seed + self._schedule.last_epoch, device_specific=True)
             return
-        torch.set_rng_state(state["chance"][0])
-        if torch.cuda.device_count() == len(state["chance"]) - 1:
-            torch.cuda.set_rng_state_all(state["chance"][1:])
+        torch.set_rng_state(state["torch_random"][0])
+        if torch.cuda.device_count() == len(state["torch_random"]) - 1:
+            torch.cuda.set_rng_state_all(state["torch_random"][1:])
 
-    def _views(self, share: tuple[int, int]) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+    def _batches(self, share: tuple[int, int]) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         """The images of an epoch, random cells and dataset rows; of every batch a process's share."""
-        network, feed, draws, size = self._network, self._feed, self._draws, self._settings.batch_size
-        for batch in feed.epoch(self._dataset.train, size, draws.views, share=share):
+        network, loader, random, size = self._network, self._context.loader, self._random, self._settings.batch_size
+        for batch in loader.epoch(self._dataset.train, size, random.crops, share=share):
             cells = None
             if network.steps:
-                # Drawn for the whole batch, of which this process has its share, as the feed does with views.
-                cells = random_cells(size, network.grid.cells, network.steps, draws.cells)
-                cells = cells[share[0] :: share[1]][: len(batch.rows)].to(feed.device)
+                # Drawn for the whole batch, of which this process has its share, as the loader does with crops.
+                cells = random_cells(size, network.grid.cells, network.steps, random.cells)
+                cells = cells[share[0] :: share[1]][: len(batch.rows)].to(loader.device)
             yield batch.images, cells, batch.rows
 
 
@@ -259,5 +252,5 @@ def _schedule(optimizer: torch.optim.Optimizer, settings: Stage1Settings, batche
     if settings.schedule == "onecycle":
         highest = [group["lr"] for group in optimizer.param_groups]
         return OneCycleLR(optimizer, highest, total_steps=settings.passes(batches) * batches + 1)
-    warmup = max(LEAST_WARMUP, settings.warmup_epochs * batches)
+    warmup = max(MIN_WARMUP, batches)  # an epoch
     return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))

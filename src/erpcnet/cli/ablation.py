@@ -1,0 +1,51 @@
+"""`erpcnet ablation`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jsonargparse import Namespace
+
+from erpcnet.cli.parser import Parser, add_config, add_overwrite, config_of, note_other_weights
+from erpcnet.errors import InputError
+from erpcnet.utils.files import output_file
+
+DESCRIPTION = "GlobalNet, PCNet, RPCNet, ERPCNet and fixed selection orders, over several seeds, as a CSV file."
+
+
+def add_arguments(parser: Parser, words: Sequence[str]) -> None:
+    add_config(parser, words)
+    parser.add_argument("--out", type=str, default="runs/ablation.csv", metavar="FILE", help="file for the rows")
+    parser.add_argument("--seeds", type=str, default="0,1,2", help="seeds, separated by commas")
+    parser.add_argument(
+        "--methods",
+        type=str,
+        default="all",
+        help="methods, separated by semicolons, such as 'GlobalNet; PCNet; centre first; ERPCNet'",
+    )
+    add_overwrite(parser, "replace that file")
+
+
+def run(options: Namespace) -> int:
+    config = config_of(options)
+    try:
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds is '{options.seeds}'; it takes whole numbers, separated by commas.") from None
+    from erpcnet.data import read_dataset
+    from erpcnet.evaluation.tables import print_metrics
+    from erpcnet.experiments.ablation import check_methods, list_methods, run_ablation
+    from erpcnet.experiments.rows import write_rows
+
+    names = [name.strip() for name in options.methods.split(";")]
+    methods = list_methods() if names == ["all"] else names
+    check_methods(methods)
+    out, dataset = output_file(options.out, options.overwrite), read_dataset(options.dataset)
+    note_other_weights(options.config, config)
+    rows: list[dict[str, Any]] = []
+    for row in run_ablation(config, dataset, seeds, methods):
+        rows.append(row)
+        write_rows(out, rows)  # after each row, so that nothing measured is lost
+    print_metrics([{**row, "variant": row["method"]} for row in rows], title=options.out)
+    return 0

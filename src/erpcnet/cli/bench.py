@@ -1,0 +1,85 @@
+"""`erpcnet bench`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from jsonargparse import Namespace
+
+from erpcnet.cli.parser import Parser, add_json, add_overwrite
+from erpcnet.errors import InputError
+from erpcnet.utils.files import output_file
+
+DESCRIPTION = "Time training, the policy and prediction, by turns, as ratios."
+
+
+def add_arguments(parser: Parser, words: Sequence[str]) -> None:
+    parser.add_argument("--backbone", type=str, help="by default `small`, and resnet50 on a GPU")
+    parser.add_argument("--image-size", type=int, help="by default 112, and 224 on a GPU")
+    parser.add_argument("--batches", type=str, help="sizes of batches to predict, such as 1,8,32")
+    parser.add_argument("--stage1-batches", type=str, help="sizes of batches of Stage I")
+    parser.add_argument("--stage2-images", type=int, help="images that Stage II rolls out")
+    parser.add_argument("--repeats", type=int, help="turns; by default 5, and 10 on a GPU")
+    parser.add_argument("--no-growth", dest="no_growth", action="store_true", help="leave out how times grow")
+    parser.add_argument("--out", type=str, metavar="FILE", help="also write the rows, as CSV")
+    add_json(parser, "print everything as JSON")
+    add_overwrite(parser, "replace a file of that name")
+
+
+def run(options: Namespace) -> int:
+    given = options.as_dict()
+    changes = {name: given[name] for name in ("backbone", "image_size", "stage2_images", "repeats")}
+    changes |= {name: _numbers(name, given[name]) for name in ("batches", "stage1_batches")}
+    changes |= {"growth": False} if options.no_growth else {}
+    path = output_file(options.out, options.overwrite) if options.out else None
+    import torch
+
+    from erpcnet.experiments.bench import run_bench
+    from erpcnet.experiments.bench_cases import CPU, GPU
+    from erpcnet.experiments.rows import write_rows
+
+    def keep(results: dict[str, Any]) -> None:
+        if path is not None:
+            write_rows(path, results["rows"])
+
+    usual = GPU if torch.cuda.is_available() else CPU
+    settings = replace(usual, **{name: value for name, value in changes.items() if value is not None})
+    results = run_bench(settings, keep)
+    if options.json:
+        print(json.dumps(results, indent=2))
+    else:
+        _print(results)
+    return 0
+
+
+def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else tuple(int(number) for number in text.split(","))
+    except ValueError:
+        flag = name.replace("_", "-")
+        raise InputError(f"--{flag} is '{text}', which is no list of numbers such as 1,8,32.") from None
+
+
+def _print(results: dict[str, Any]) -> None:
+    """Milliseconds per image, and the ratios."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{results['backbone']} at {results['image_size']}, {results['device']}"
+    table = Table(
+        "what", "", "grown", "batch", "ms/image", "spread", "GMAC/image", "peak MiB", title=title, box=SIMPLE_HEAD
+    )
+    for row in results["rows"]:
+        macs = "" if row["gmac_per_image"] is None else f"{row['gmac_per_image']:.3f}"
+        memory = "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
+        times = (f"{row['ms_per_image']:.3f}", f"{row['spread']:.0%}", macs, memory)
+        table.add_row(row["group"], row["name"], row["grown"], str(row["batch"]), *times)
+    Console().print(table)
+    ratios = Table("ratio", "", box=SIMPLE_HEAD)
+    for name, value in results["ratios"].items():
+        ratios.add_row(name, f"{value:.3f}")
+    Console().print(ratios)

@@ -1,0 +1,87 @@
+"""`erpcnet`: every command, and what happens to a person's mistakes."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentError
+from collections.abc import Sequence
+
+from erpcnet import __version__
+from erpcnet.cli import ablation, analyse, bench, data, demo, evaluate, export, predict, presets, train
+from erpcnet.cli.parser import Command, Parser, one_line
+from erpcnet.errors import InputError
+
+COMMANDS: tuple[Command, ...] = (
+    Command("train", train, "train and evaluate"),
+    Command("evaluate", evaluate, "evaluate a run again"),
+    Command("predict", predict, "name what is in pictures"),
+    Command("analyse", analyse, "the paper's figures and analyses of a run"),
+    Command("demo", demo, "try a run in the browser"),
+    Command("export", export, "a file that torch alone can run"),
+    Command("ablation", ablation, "the paper's ablation, over seeds"),
+    Command("bench", bench, "how fast it is, and against what"),
+    Command("data", data, "make, start and check datasets"),
+    Command("presets", presets, "the names that --config takes"),
+)
+EPILOG = "Exit codes: 0 done, 1 checked and found wanting, 2 wrong input."
+# What comes with an extra of the package, and with which.
+EXTRAS = {
+    "train": ("accelerate", "tensorboard", "sklearn", "scipy", "filelock", "psutil"),
+    "timm": ("timm",),
+}
+
+
+def build_parser(words: Sequence[str] = ()) -> Parser:
+    """The parser of all commands; `words` are what it is for, as defaults may depend on them."""
+    parser = Parser(
+        prog="erpcnet",
+        description="Zero-shot image recognition that looks where it needs to.",
+        epilog=EPILOG,
+        version=f"erpcnet {__version__}",
+    )
+    commands = parser.add_subcommands(dest="command", title="commands", metavar="COMMAND")
+    asked = next((command for command in COMMANDS if words and words[0] == command.name), None)
+    for command in COMMANDS:
+        own = Parser(prog=f"erpcnet {command.name}", description=command.module.DESCRIPTION)
+        commands.add_subcommand(command.name, own, help=command.help)
+        if asked in (None, command):  # nobody waits for the arguments of other commands
+            command.module.add_arguments(own, words if asked else ())
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; a person's mistake is one sentence on standard error and exit code 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except InputError as error:
+        print(f"erpcnet: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        extra = next((extra for extra, names in EXTRAS.items() if error.name in names), None)
+        if extra is None:
+            raise
+        print(f"erpcnet: this needs '{error.name}'; pip install 'erpcnet[{extra}]'.", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        remedy = "; the same command resumes it" if words[0] == "train" else ""
+        print(f"erpcnet: interrupted{remedy}", file=sys.stderr)
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    parser = build_parser(words)
+    try:
+        options = parser.parse_args(words)
+    except ArgumentError as error:
+        if not words:
+            parser.print_help()
+            return 2
+        prog = " ".join(["erpcnet", *(one.name for one in COMMANDS if one.name == words[0])])
+        if any(word.partition("=")[0] == "--data" for word in words):
+            raise InputError(f"{prog}: the folder of the dataset is --dataset DIR, no longer --data.") from None
+        raise InputError(f"{prog}: {one_line(error)}; see `{prog} --help`.") from None
+    except SystemExit as done:  # after --help or --version
+        return int(done.code or 0)
+    command = next(one for one in COMMANDS if one.name == options.command)
+    return command.module.run(options[options.command])

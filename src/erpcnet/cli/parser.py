@@ -1,0 +1,125 @@
+"""What the commands' parsers share."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import SUPPRESS
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+
+from erpcnet.config import Config, list_presets, measured_backbone, read_values
+from erpcnet.config.config import flatten
+from erpcnet.utils.progress import console
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True, add_print_completion_argument=True)
+
+DEFAULT_PRESET = "photos"
+
+
+class CommandModule(Protocol):
+    """A module of this package."""
+
+    DESCRIPTION: str
+
+    def add_arguments(self, parser: Parser, words: Sequence[str]) -> None:
+        """Declare its arguments; `words` are those of the command line, if it is for this command."""
+
+    def run(self, options: Namespace) -> int:
+        """Do it; the exit code."""
+
+
+class Command(NamedTuple):
+    """A command: its name, its module and a line of help."""
+
+    name: str
+    module: Any  # a CommandModule
+    help: str
+
+
+class Parser(ArgumentParser):
+    """jsonargparse whose complaints are exceptions, and which takes whole flags only."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(exit_on_error=False, allow_abbrev=False, **options)
+
+
+def add_run(parser: Parser) -> None:
+    parser.add_argument("run", type=str, help="folder that `erpcnet train` left")
+
+
+def add_dataset(parser: Parser) -> None:
+    parser.add_argument("--dataset", type=str, metavar="DIR", help="by default the one that the run was trained on")
+
+
+def add_crops(parser: Parser) -> None:
+    parser.add_argument(
+        "--crops",
+        type=int,
+        choices=(1, 2, 4),
+        help="test-time augmentation: crops of each picture; by default as many as sigma and delta were chosen for",
+    )
+
+
+def add_device(parser: Parser) -> None:
+    parser.add_argument("--device", type=str, help="cpu, cuda, ...; by default a GPU if there is one")
+
+
+def add_overwrite(parser: Parser, what: str) -> None:
+    parser.add_argument("--overwrite", action="store_true", help=what)
+
+
+def add_json(parser: Parser, what: str) -> None:
+    parser.add_argument("--json", action="store_true", help=what)
+
+
+def add_config(parser: Parser, words: Sequence[str]) -> None:
+    """`--config`, `--dataset` and a flag for every setting, whose defaults are those of the preset in `words`."""
+    parser.usage = f"{parser.prog} [--config PRESET_OR_YAML] [--dataset DIR] [--out OUT] [--SETTING VALUE ...]"
+    parser.add_argument(
+        "--config",
+        type=str,
+        default=DEFAULT_PRESET,
+        metavar="PRESET_OR_YAML",
+        help=f"{', '.join(list_presets())}, or a file of settings",
+    )
+    parser.add_argument("--dataset", type=str, default="data", metavar="DIR", help="folder of the dataset")
+    parser.add_class_arguments(Config, None)
+    _hide_groups(parser)
+    if words:
+        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        first.add_argument("--config", default=DEFAULT_PRESET)
+        preset = first.parse_known_args(list(words))[0].config
+        parser.set_defaults(flatten(Config.from_values(read_values(preset)).to_values()))
+
+
+def _hide_groups(parser: Parser) -> None:
+    """Flags for whole groups of settings, as files, are no use beside `--config`."""
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    for action in parser._actions:
+        if any(other.startswith(f"{flag}.") for flag in action.option_strings for other in flags):
+            action.help = SUPPRESS
+
+
+def config_of(options: Namespace) -> Config:
+    """The configuration that a command line asks for."""
+    values = options.as_dict()
+    return Config.from_values({name: values[name] for name in Config.__dataclass_fields__})
+
+
+def note_other_weights(preset: str, config: Config) -> None:
+    """One line, if this run starts from other weights than the figures of its preset do."""
+    measured, own = measured_backbone(preset), config.model.backbone
+    if measured is not None and measured != {"name": own.name, "weights": Path(own.weights).name}:
+        console.print(
+            f"note: the figures of '{preset}' in docs/ were measured with {measured['name']} and weights "
+            f"{measured['weights']}; with {own.name} and {Path(own.weights).name} they were not.",
+            soft_wrap=True,
+        )
+
+
+def one_line(error: Exception) -> str:
+    """jsonargparse's messages span lines; a user reads one."""
+    return " ".join(str(error).split())

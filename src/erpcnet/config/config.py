@@ -1,0 +1,123 @@
+"""The whole configuration: typed dataclasses, built from plain values. Nothing here waits for torch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from erpcnet.config.build import build
+from erpcnet.config.data import DataSettings
+from erpcnet.config.evaluation import EvaluationSettings
+from erpcnet.config.model import WITH_POLICY, ModelSettings, Variant
+from erpcnet.config.presets import merge, read_values
+from erpcnet.config.training import Stage1Settings, Stage2Settings
+from erpcnet.errors import InputError
+
+DEFAULTS = 3  # raise it when a name or a default changes: the fingerprints of settings change with it
+UNCOUNTED = ("seed", "variant", "checkpoint_minutes", "deterministic")
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+@dataclass
+class Config:
+    """Everything that decides a run, but the data."""
+
+    variant: Variant = "erpcnet"
+    """erpcnet, rpcnet (no entropy), pcnet (random localities), globalnet (no localities), or hardnet: patches of the
+    image through a second backbone, chosen by a policy, which the paper compares with."""
+    seed: int = 0
+    """The same seed gives the same weights on the same CPU with the same number of threads; on a GPU they differ by
+    rounding, unless `deterministic` is set."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits every time, on a GPU; a CPU's always do."""
+    precision: Precision = "auto"
+    """Of the convolutions on a GPU (`auto`: bf16 where it has that); heads and policy then multiply in TF32. CPUs
+    compute in fp32."""
+    compile: bool = False
+    """Compile the convolutions with torch.compile, which takes a minute or more before the first step."""
+    cuda_graphs: bool = True
+    """Capture the steps of training as CUDA graphs, on a GPU and in one process: small batches do not wait for kernel
+    launches then."""
+    checkpoint_minutes: float = 5.0
+    """How often training writes a checkpoint to resume from, between epochs; 0: after each."""
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    stage1: Stage1Settings = field(default_factory=Stage1Settings)
+    stage2: Stage2Settings = field(default_factory=Stage2Settings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed is {self.seed}; it must be from 0 to {2**32 - 1}.")
+        if not self.checkpoint_minutes >= 0:
+            raise InputError(f"checkpoint_minutes is {self.checkpoint_minutes}; it must not be negative.")
+        if self.variant in WITH_POLICY and self.stage2.stop_at_sigma and self.model.sigma is None:
+            raise InputError("stage2.stop_at_sigma ends episodes at sigma; set --model.sigma too.")
+
+    def fingerprint(self) -> str:
+        """Eight characters that change with any setting but the seed, the variant, a file's folder and what changes
+        no figure.
+
+        What has its default does not count: so rows keep theirs when there are more settings than there were.
+        """
+        own, default = flatten(asdict(self)), flatten(asdict(Config()))
+        own["model.backbone.weights"] = Path(self.model.backbone.weights).name
+        changed = {name: value for name, value in own.items() if value != default[name] and name not in UNCOUNTED}
+        text = yaml.safe_dump({"defaults": DEFAULTS, **changed}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    def to_values(self) -> dict[str, Any]:
+        """All settings as plain values, which `from_values` takes."""
+        values = asdict(self)
+        values["data"]["crop_scale"] = list(values["data"]["crop_scale"])
+        return values
+
+    @classmethod
+    def from_values(cls, values: Any) -> Config:
+        """Settings from plain values, as YAML and JSON have them: names, types and ranges are checked here.
+
+        Args:
+            values: Nested dictionaries; what is left out has its default.
+
+        Raises:
+            InputError: There is no such setting, or a value does not fit it.
+
+        Example:
+            >>> Config.from_values({"model": {"steps": 4}}).model.steps
+            4
+        """
+        return build(cls, values)
+
+    def to_yaml(self) -> str:
+        """All settings, as a file that `--config` takes."""
+        return yaml.safe_dump(self.to_values(), sort_keys=False)
+
+
+def load_config(name: str | Path | None = None, **overrides: Any) -> Config:
+    """A configuration from a preset or a YAML file.
+
+    Args:
+        name: Name of a preset (`erpcnet presets` lists them), or a file; None: the defaults.
+        overrides: Settings on top, as values or nested dictionaries.
+
+    Raises:
+        InputError: There is no such preset, file or setting, or a value does not fit.
+
+    Example:
+        >>> load_config("cub", seed=1, model={"steps": 4}).model.steps
+        4
+    """
+    return Config.from_values(merge(read_values(name) if name is not None else {}, overrides))
+
+
+def flatten(values: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested settings as `group.name: value`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= flatten(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
+    return flat

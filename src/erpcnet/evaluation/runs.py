@@ -1,0 +1,84 @@
+"""Evaluating a run again: its network, its operating point and the images of a dataset."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from erpcnet.config import Config, TestCrops
+from erpcnet.data import ImageLoader, ZeroShotDataset, read_dataset
+from erpcnet.data.loader import open_loader
+from erpcnet.errors import InputError
+from erpcnet.evaluation.protocol import Metrics, measure
+from erpcnet.evaluation.rollouts import EvaluationRollouts, rollout_test_images
+from erpcnet.inference.model_file import read_model
+from erpcnet.model import ERPCNet, OperatingPoint
+from erpcnet.utils.runtime import Runtime
+
+METRICS = "metrics.json"
+
+
+class OpenedRun(NamedTuple):
+    """A run's network, and what it takes to roll out the images of a dataset with it."""
+
+    config: Config
+    network: ERPCNet
+    point: OperatingPoint
+    dataset: ZeroShotDataset
+    loader: ImageLoader
+
+    def rollouts(self) -> EvaluationRollouts:
+        """T steps over the test images."""
+        config = self.config
+        with Runtime.of(config.precision).autocast():
+            return rollout_test_images(
+                self.network, self.dataset, self.loader, config.evaluation.batch_size, config.seed
+            )
+
+
+def evaluate_run(run: str | Path, dataset: str | Path | None = None, test_crops: TestCrops | None = None) -> Metrics:
+    """Evaluate a run's network again, at the operating point that it was saved with.
+
+    Args:
+        run: The folder of the run.
+        dataset: Folder of the dataset; by default the one that the run was trained on.
+        test_crops: Test-time augmentation: crops of each image; by default the run's own.
+
+    Returns:
+        The figures on the test images.
+
+    Example:
+        >>> evaluate_run("runs/quickstart").t1
+    """
+    opened = open_run(run, dataset, test_crops)
+    return measure(opened.rollouts(), opened.point, opened.config.seed)
+
+
+def open_run(run: str | Path, dataset: str | Path | None = None, test_crops: TestCrops | None = None) -> OpenedRun:
+    """A run's network and a dataset; the arguments are those of `evaluate_run`."""
+    model = read_model(run)
+    folder = dataset_of(run) if dataset is None else dataset
+    read = read_dataset(folder)
+    if read.attribute_names != model.classes.attribute_names:
+        raise InputError(f"{folder} has other attributes than the dataset that {run} was trained on.")
+    config = model.config
+    if test_crops is not None:
+        config = replace(config, data=replace(config.data, test_crops=test_crops))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loader = open_loader(read, config.data, model.preprocessing, device)
+    return OpenedRun(config, model.network.to(device), model.point, read, loader)
+
+
+def dataset_of(run: str | Path) -> Path:
+    """The folder of the dataset that a run was trained on, as it was given then."""
+    path = Path(run) / METRICS
+    if not path.is_file():
+        raise InputError(f"{path} is not there; give the folder that `erpcnet train --out` made.")
+    try:
+        return Path(json.loads(path.read_text())["data"])
+    except (ValueError, KeyError):
+        raise InputError(f"{path} does not say which dataset it is of; give --dataset.") from None

@@ -1,0 +1,38 @@
+"""Metrics as tables on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+
+def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
+    """Figures in per cent, a row a run."""
+    Console().print(metrics_table(rows, title))
+
+
+def metrics_table(rows: Sequence[dict[str, Any]], title: str | None = None) -> Table:
+    """The table that `print_metrics` prints."""
+    protocols = " and ".join(sorted({row["protocol"] for row in rows}))
+    shares = {row["hubness"] for row in rows}
+    # There is little room: what is the same for all stands below them.
+    alike = f"; hubness {rows[0]['hubness']:g}" if len(shares) == 1 and any(shares) else ""
+    caption = f"per cent; sigma and delta: {protocols}; steps: of unseen classes, of all{alike}"
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    percent = {"t1": "T1", "ece": "ECE", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
+    table.add_column("variant", overflow="fold")  # in a narrow terminal a name takes two lines, and no figure is cut
+    several = any(row["crops"] > 1 for row in rows)
+    for name in (*percent.values(), "steps", "of all", "sigma", "delta", *(["crops"] if several else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
+        figures = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in percent]
+        steps = [f"{row['mean_steps']:.2f}", "" if row["mean_steps_all"] is None else f"{row['mean_steps_all']:.2f}"]
+        delta = f"{row['delta']:.2f}"
+        own = f", hubness {row['hubness']:g}" if row["hubness"] and not alike else ""
+        table.add_row(row["variant"] + own, *figures, *steps, sigma, delta, *([str(row["crops"])] if several else []))
+    return table

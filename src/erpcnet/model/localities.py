@@ -1,0 +1,53 @@
+"""Localities of a batch of images, to be selected one by one: computed on demand, or all at once."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from erpcnet.model.network import ERPCNet
+
+
+class Localities(Protocol):
+    """A batch of images: e_g [N, D], a_g [N, A], descriptors [N, cells, F], beta [N, cells], and e_l when asked for.
+
+    `erpcnet.model.locality_tables` has one that looks everything up.
+    """
+
+    e_g: Tensor
+    a_g: Tensor
+    descriptors: Tensor
+    beta: Tensor
+
+    def embed(self, rows: Tensor, cells: Tensor) -> Tensor:
+        """e_l [M, D] of one cell each of the images `rows` [M]."""
+
+
+class DirectLocalities:
+    """Localities computed when they are selected."""
+
+    def __init__(self, network: ERPCNet, images: Tensor) -> None:
+        self._source, self.e_g, self.a_g = network.glance(images)
+        self.descriptors, self.beta = network.describe_cells(self._source)
+        self._network = network
+
+    def embed(self, rows: Tensor, cells: Tensor) -> Tensor:
+        whole = rows.shape[0] == self._source.shape[0]
+        return self._network.embed_localities(self._source if whole else self._source[rows], cells[:, None])[:, 0]
+
+
+class ParallelLocalities(DirectLocalities):
+    """Every locality e_l [N, cells, D] computed at once, in one large batch, and looked up. GlobalNet has none.
+
+    More arithmetic than a rollout needs, in fewer and larger steps: faster where launches cost more than arithmetic.
+    """
+
+    def __init__(self, network: ERPCNet, images: Tensor) -> None:
+        super().__init__(network, images)
+        every = torch.arange(network.grid.cells, device=images.device).expand(images.shape[0], -1)
+        self.e_l = network.embed_localities(self._source, every) if network.steps else self.e_g[:, None][:, :0]
+
+    def embed(self, rows: Tensor, cells: Tensor) -> Tensor:
+        return self.e_l[rows, cells]

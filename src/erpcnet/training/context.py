@@ -1,0 +1,68 @@
+"""What every step of a training needs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from erpcnet.config import Config
+from erpcnet.data import ImageLoader, ZeroShotDataset
+from erpcnet.data.loader import open_loader
+from erpcnet.model import ERPCNet
+from erpcnet.model.preprocessing import preprocessing_for
+from erpcnet.utils.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Context:
+    """The configuration, the images, and the machine.
+
+    Attributes:
+        config: Every setting.
+        dataset: What is trained and tested on.
+        loader: Its images.
+        accelerator: Devices and processes.
+        runtime: Precision, and whether CUDA graphs are used.
+    """
+
+    config: Config
+    dataset: ZeroShotDataset
+    loader: ImageLoader
+    accelerator: Accelerator
+    runtime: Runtime
+
+    @property
+    def device(self) -> torch.device:
+        """Where training takes place."""
+        return self.accelerator.device
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Whether steps become CUDA graphs; several processes exchange gradients on the way, which is not captured."""
+        return self.runtime.cuda_graphs and self.device.type == "cuda" and self.accelerator.num_processes == 1
+
+
+def open_context(config: Config, dataset: ZeroShotDataset) -> Context:
+    """Find the device, and decode the images, if that was not done before."""
+    # Told to use CPUs, it lets several processes on them know of each other; by itself it does so on GPUs alone.
+    accelerator = Accelerator(cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available())
+    preprocessing = preprocessing_for(config.model.backbone, config.data.crop_share)
+    loader = open_loader(dataset, config.data, preprocessing, accelerator.device)
+    return Context(config, dataset, loader, accelerator, Runtime.of(config.precision, config.cuda_graphs))
+
+
+def create_network(config: Config, attributes: int) -> ERPCNet:
+    """A new network, its weights drawn from the seed."""
+    set_seed(config.seed)
+    return prepare(ERPCNet(config.model, attributes, config.data.image_size, config.variant), config)
+
+
+def prepare(network: ERPCNet, config: Config) -> ERPCNet:
+    """As training wants it: compiled, if that is asked for, and channels last in memory."""
+    if config.compile:
+        network.compile_convolutions()
+    return network.to(memory_format=torch.channels_last)

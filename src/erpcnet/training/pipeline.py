@@ -1,0 +1,93 @@
+"""From a configuration and a dataset to a trained network and its operating point: what `erpcnet train` does."""
+
+from __future__ import annotations
+
+from erpcnet.data import ZeroShotDataset
+from erpcnet.errors import InputError
+from erpcnet.evaluation.operating_point import choose_operating_point
+from erpcnet.evaluation.protocol import Metrics, measure
+from erpcnet.evaluation.rollouts import EvaluationRollouts, rollout_test_images
+from erpcnet.model import ERPCNet, OperatingPoint
+from erpcnet.training.checkpoint import Checkpoint, Checkpoints
+from erpcnet.training.context import Context, create_network
+from erpcnet.training.episode_sources import open_source
+from erpcnet.training.log import Log
+from erpcnet.training.stage1 import train_stage1
+from erpcnet.training.stage2 import train_stage2
+from erpcnet.utils.progress import console
+
+
+def train_network(
+    context: Context, dataset: ZeroShotDataset, log: Log, checkpoints: Checkpoints | None = None
+) -> ERPCNet:
+    """Both stages on the training images of `dataset`; what checkpoints hold of them is not done again."""
+    checkpoints = checkpoints or Checkpoints()
+    network = run_stage1(context, dataset, log, checkpoints.stage(1))
+    if network.policy is not None:
+        run_stage2(context, network, dataset, log, checkpoints.stage(2))
+    return network
+
+
+def run_stage1(context: Context, dataset: ZeroShotDataset, log: Log, checkpoint: Checkpoint | None = None) -> ERPCNet:
+    """Stage I of a new network, unless a checkpoint holds what came out of it."""
+    checkpoint = checkpoint or Checkpoint()
+    network = create_network(context.config, len(dataset.attribute_names))
+    if checkpoint.finished(network):
+        return network.to(context.device).eval()
+    network = train_stage1(context, network, dataset, log, checkpoint)
+    checkpoint.finish(network)
+    return network
+
+
+def run_stage2(
+    context: Context, network: ERPCNet, dataset: ZeroShotDataset, log: Log, checkpoint: Checkpoint | None = None
+) -> None:
+    """Stage II, in place, unless a checkpoint holds what came out of it."""
+    config, checkpoint = context.config, checkpoint or Checkpoint()
+    assert network.policy is not None
+    if checkpoint.finished(network.policy):
+        return
+    with context.runtime.autocast():
+        source = open_source(network, dataset, context.loader, config.stage2, config.seed)
+    train_stage2(
+        network, source, config.stage2, seed=config.seed, log=log, checkpoint=checkpoint, runtime=context.runtime
+    )
+    checkpoint.finish(network.policy)
+
+
+def rollout_test(context: Context, network: ERPCNet, dataset: ZeroShotDataset) -> EvaluationRollouts:
+    """T steps over the dataset's test images."""
+    config = context.config
+    with context.runtime.autocast():
+        return rollout_test_images(network, dataset, context.loader, config.evaluation.batch_size, config.seed)
+
+
+def select_operating_point(context: Context, log: Log, checkpoints: Checkpoints | None = None) -> OperatingPoint | None:
+    """sigma and delta from a network that never saw the validation classes; None where the test classes decide."""
+    model, evaluation = context.config.model, context.config.evaluation
+    if model.sigma is not None and model.delta is not None:
+        return OperatingPoint(model.sigma, model.delta, "fixed")
+    if evaluation.protocol == "test":
+        return None
+    if not context.dataset.folds:
+        raise InputError(
+            f"{context.dataset.root} has too few seen classes for validation folds; set --model.sigma and "
+            "--model.delta."
+        )
+    fold = context.dataset.fold(evaluation.fold, seed=context.config.seed)
+    console.print(
+        f"Choosing sigma and delta on {len(fold.unseen)} validation classes (fold {evaluation.fold}), "
+        f"training on the other {len(fold.seen)} seen ones"
+    )
+    network = train_network(context, fold, log, checkpoints)
+    rollouts = rollout_test(context, network, fold)
+    return choose_operating_point(rollouts, model.sigma, model.delta, evaluation.stop_loss, "validation")
+
+
+def evaluate(context: Context, network: ERPCNet, point: OperatingPoint | None) -> tuple[Metrics, OperatingPoint]:
+    """The figures on the test images, with the operating point used; without one, it is chosen there (`test`)."""
+    rollouts = rollout_test(context, network.to(context.device), context.dataset)
+    if point is None:
+        model, stop_loss = context.config.model, context.config.evaluation.stop_loss
+        point = choose_operating_point(rollouts, model.sigma, model.delta, stop_loss, "test")
+    return measure(rollouts, point, context.config.seed), point

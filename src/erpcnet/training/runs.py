@@ -1,0 +1,97 @@
+"""`erpcnet train`: a run, the folder that training leaves, and that everything later starts from.
+
+config.yaml          every setting, as `--config` takes it
+model.safetensors    weights, classes with their attributes, operating point: all that prediction needs
+metrics.json         the figures on the test images
+logs/                TensorBoard
+localities.png       the localities selected on six test images of unseen classes
+analysis/            what `erpcnet analyse` wrote, if it was asked to
+unfinished/          what an interrupted training is resumed from; gone once the run is whole
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accelerate.utils import broadcast_object_list
+
+from erpcnet.config import Config
+from erpcnet.data import ZeroShotDataset, read_dataset
+from erpcnet.errors import InputError
+from erpcnet.evaluation.protocol import Metrics
+from erpcnet.evaluation.runs import METRICS
+from erpcnet.inference.examples import draw_examples
+from erpcnet.inference.loading import load
+from erpcnet.inference.model_file import MODEL, save_model
+from erpcnet.training.context import open_context
+from erpcnet.training.log import Log
+from erpcnet.training.pipeline import evaluate, select_operating_point, train_network
+from erpcnet.training.resume import Unfinished, check_folder
+from erpcnet.utils.files import write_atomically, write_json
+from erpcnet.utils.progress import console
+from erpcnet.utils.runtime import use_deterministic_algorithms
+
+
+def train_run(config: Config, dataset: str | Path, out: str | Path, overwrite: bool = False) -> Metrics:
+    """Train and evaluate, and leave a run; an unfinished one there, of the same settings and data, is resumed.
+
+    Args:
+        config: Every setting.
+        dataset: Folder of the dataset.
+        out: Folder for the run: a new or empty one, or that of an unfinished run.
+        overwrite: Whether a finished run there may be replaced.
+
+    Returns:
+        The figures on the test images, as metrics.json holds them.
+
+    Raises:
+        InputError: Something that was given is wrong, or the training has diverged.
+
+    Example:
+        >>> metrics = train_run(load_config("creatures"), "data/creatures", "runs/mine")
+    """
+    out = Path(out)
+    check_folder(out, overwrite)
+    read = read_dataset(dataset)
+    if config.deterministic:
+        use_deterministic_algorithms()
+    context = open_context(config, read)
+    main = context.accelerator.is_main_process
+    unfinished = _claim(out, config, read, main)
+    if main:
+        write_atomically(out / "config.yaml", config.to_yaml().encode())
+    log = Log(out / "logs" / "validation" if main else None)
+    # Every process goes on with what the first one has.
+    (point,) = broadcast_object_list([unfinished.operating_point() if main else None])
+    if point is None:
+        (point,) = broadcast_object_list([select_operating_point(context, log, unfinished.checkpoints("validation"))])
+        unfinished.save(point)
+    log.close()
+    if point is not None and point.protocol == "validation":
+        console.print(f"sigma {point.sigma:g}, delta {point.delta:.3f}; training on all seen classes")
+    log = Log(out / "logs" if main else None)
+    network = train_network(context, read, log, unfinished.checkpoints("final"))
+    metrics, point = evaluate(context, network, point)
+    log.scalars("test", {name: v for name, v in metrics.to_json().items() if isinstance(v, float)}, 0)
+    log.close()
+    if main:
+        save_model(out / MODEL, network, read, config, point, context.loader.preprocessing)
+        write_json(out / METRICS, {**metrics.to_json(), "data": str(Path(dataset).resolve())}, indent=2)
+        draw_examples(load(out), read, out / "localities.png")
+        unfinished.remove()
+    context.accelerator.wait_for_everyone()
+    return metrics
+
+
+def _claim(out: Path, config: Config, dataset: ZeroShotDataset, main: bool) -> Unfinished:
+    """The folder of a run, taken by the first process before any other reads it; all of them hear of a refusal."""
+    found, problem = None, None
+    if main:
+        try:
+            found = Unfinished(out, config, dataset)
+        except InputError as error:
+            problem = str(error)
+    (problem,) = broadcast_object_list([problem])
+    if problem is not None:
+        raise InputError(problem)
+    return found or Unfinished(out, config, dataset, writes=False)

@@ -1,0 +1,1 @@
+"""What every room may use: files, progress bars, GPU memory, precision, CUDA graphs."""
