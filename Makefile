@@ -8,7 +8,7 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: help setup quickstart bench test test-portable test-gpu lint format types unit clean
+.PHONY: help setup quickstart bench test test-portable test-gpu lint format types unit docs package clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
@@ -60,9 +60,30 @@ test-portable: setup ## the tests with the kernels of other CPUs, seven times: s
 test-gpu: setup ## the tests of what only a GPU does
 	ERPCNET_TEST_GPU=1 $(BIN)/pytest -m gpu
 
+docs: setup ## build the documentation's site into site/; warnings and broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# In a clean environment: first what everyone gets, then what `erpcnet[train]` adds.
+CLEAN := dist/clean
+package: setup ## build wheel and sdist, install the wheel in a clean environment and use it
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist >/dev/null
+	$(PYTHON) -m venv $(CLEAN)
+	$(BIN)/uv pip install --quiet --python $(CLEAN)/bin/python dist/*.whl
+	$(CLEAN)/bin/erpcnet --version
+	$(CLEAN)/bin/python -c 'import erpcnet; erpcnet.load; print("erpcnet.load needs no extra")'
+	! $(CLEAN)/bin/erpcnet evaluate nowhere
+	$(CLEAN)/bin/erpcnet data make creatures dist/creatures --seed 5
+	! $(CLEAN)/bin/erpcnet train --config creatures --dataset dist/creatures --out dist/run
+	$(BIN)/uv pip install --quiet --python $(CLEAN)/bin/python "$$(ls dist/*.whl)[train]"
+	$(CLEAN)/bin/erpcnet train --config creatures --dataset dist/creatures --out dist/run --stage1.epochs 1 \
+	  --stage2.epochs 1 --model.sigma 1 --model.delta 0.5
+	$(CLEAN)/bin/erpcnet predict dist/run $$(find dist/creatures/images -name 000.png | sort | head -3)
+	@tar tf dist/*.tar.gz | grep -q tests/conftest.py && echo "the sdist has the tests"
+
 format: setup ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove the virtual environment and caches, not data or runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist site

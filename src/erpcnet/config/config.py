@@ -87,7 +87,7 @@ class Config:
         Raises:
             InputError: There is no such setting, or a value does not fit it.
 
-        Example:
+        Examples:
             >>> Config.from_values({"model": {"steps": 4}}).model.steps
             4
         """
@@ -108,7 +108,7 @@ def load_config(name: str | Path | None = None, **overrides: Any) -> Config:
     Raises:
         InputError: There is no such preset, file or setting, or a value does not fit.
 
-    Example:
+    Examples:
         >>> load_config("cub", seed=1, model={"steps": 4}).model.steps
         4
     """

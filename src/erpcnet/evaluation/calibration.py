@@ -25,7 +25,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     Returns:
         The temperature of the least mean negative log-likelihood, from 0.05 to 50.
 
-    Example:
+    Examples:
         >>> fit_temperature(torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 0.0]]), torch.tensor([0, 0, 1, 1]))
         8.19...
     """
@@ -64,7 +64,7 @@ def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = 15
     Returns:
         The mean over bins of |mean confidence - share of right answers|, each weighted by its images.
 
-    Example:
+    Examples:
         >>> expected_calibration_error(torch.tensor([0.9, 0.9]), torch.tensor([True, False]))
         0.4
     """

@@ -51,7 +51,7 @@ def evaluate_run(run: str | Path, dataset: str | Path | None = None, test_crops:
     Returns:
         The figures on the test images.
 
-    Example:
+    Examples:
         >>> evaluate_run("runs/quickstart").t1
     """
     opened = open_run(run, dataset, test_crops)

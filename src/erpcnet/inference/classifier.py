@@ -97,7 +97,7 @@ class ZeroShotClassifier:
         execution: How batches are run (see `erpcnet.inference.Engine`).
         runtime: Precision on a GPU.
 
-    Example:
+    Examples:
         >>> model = erpcnet.load("runs/quickstart")
         >>> (prediction,) = model.predict(["some.png"])
         >>> prediction.name, prediction.confidence
@@ -128,7 +128,7 @@ class ZeroShotClassifier:
         Raises:
             InputError: A name is taken, an attribute unknown, or the values cannot be brought to length 1.
 
-        Example:
+        Examples:
             >>> model.add_classes({"night owl": {"eye: yellow": 1.0, "wings: feathered": 1.0}})
         """
         self.classes = self.classes.add(attributes)

@@ -82,7 +82,7 @@ def export(classifier: ZeroShotClassifier, out: str | Path) -> None:
     Raises:
         InputError: The variant selects at random, which a file cannot.
 
-    Example:
+    Examples:
         >>> export(erpcnet.load("runs/quickstart", "cpu"), "model.pt2")
     """
     network, table = classifier.network, classifier.classes

@@ -36,7 +36,7 @@ def load(
     Raises:
         InputError: There is no such run, or it is of another version.
 
-    Example:
+    Examples:
         >>> model = erpcnet.load("runs/quickstart")
         >>> model.predict(["some.png"])[0].name
     """

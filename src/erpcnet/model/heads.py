@@ -104,7 +104,7 @@ Head = TypeVar("Head", bound=type[JointHead])
 def register_joint_head(name: str) -> Callable[[Head], Head]:
     """Make a joint head known by a name that `model.joint.kind` takes.
 
-    Example:
+    Examples:
         >>> @register_joint_head("latest")
         ... class LatestLocality(JointHead): ...
     """

@@ -128,7 +128,7 @@ class ERPCNet(nn.Module):
         image_size: Side of the images.
         variant: Which of the paper's networks.
 
-    Example:
+    Examples:
         >>> network = ERPCNet(ModelSettings(BackboneSettings("small", "default")), attributes=38, image_size=112)
         >>> network.glance(torch.rand(2, 3, 112, 112)).a_g.shape
         torch.Size([2, 38])

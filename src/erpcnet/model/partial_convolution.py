@@ -23,7 +23,7 @@ class PartialConvolution(nn.Module):
         kind: `full`, as in the paper, or `bottleneck`: 1 x 1, the kernel on a quarter of the channels, 1 x 1.
         mode: `same` or `valid`.
 
-    Example:
+    Examples:
         >>> PartialConvolution(64, size=5)(torch.rand(2, 64, 5, 5)).shape
         torch.Size([2, 64, 5, 5])
     """

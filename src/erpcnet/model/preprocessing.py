@@ -38,7 +38,7 @@ def preprocessing_of(name: str, weights: str) -> Preprocessing:
         weights: `none`, `default`, a torchvision weight name, or a file, which is known by the name that torchvision
             publishes it under.
 
-    Example:
+    Examples:
         >>> preprocessing_of("timm/resnetv2_50x1_bit", "default").mean
         (0.5, 0.5, 0.5)
     """

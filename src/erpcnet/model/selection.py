@@ -36,7 +36,7 @@ Factory = Callable[[ERPCNet, int], SelectionOrder]
 def register_order(name: str) -> Callable[[Factory], Factory]:
     """Make an order, as a function of a network and a seed, known by a name; the ablation compares all of them.
 
-    Example:
+    Examples:
         >>> @register_order("corners first")
         ... def corners_first(network, seed):
         ...     return FixedOrder(network.grid.centre_first().flip(0))

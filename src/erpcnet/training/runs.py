@@ -47,7 +47,7 @@ def train_run(config: Config, dataset: str | Path, out: str | Path, overwrite: b
     Raises:
         InputError: Something that was given is wrong, or the training has diverged.
 
-    Example:
+    Examples:
         >>> metrics = train_run(load_config("creatures"), "data/creatures", "runs/mine")
     """
     out = Path(out)

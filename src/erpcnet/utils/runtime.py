@@ -24,7 +24,7 @@ class Runtime:
             TF32, and CPUs never use less: there bf16 is about ten times slower.
         cuda_graphs: Whether training on a GPU captures its steps as CUDA graphs.
 
-    Example:
+    Examples:
         >>> runtime = Runtime.of("auto")
         >>> with runtime.autocast():
         ...     network(images)

@@ -1,0 +1,114 @@
+"""What CONTRIBUTING.md and the page on the architecture tell a newcomer, done."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import erpcnet
+from erpcnet.config import Config, JointSettings
+from erpcnet.data import ZeroShotDataset
+from erpcnet.evaluation.protocol import measure
+from erpcnet.experiments.ablation import list_methods, run_ablation
+from erpcnet.model import JointHead, OperatingPoint
+from erpcnet.model.heads import JOINT_HEADS
+from erpcnet.model.selection import SELECTION_ORDERS
+from erpcnet.training import open_context
+from erpcnet.training.context import create_network
+from erpcnet.training.pipeline import rollout_test
+
+ROOT = Path(__file__).resolve().parents[1]
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run(holds: str) -> dict[str, Any]:
+    """The one snippet that holds some words, executed."""
+    (snippet,) = (one for one in SNIPPETS if holds in one)
+    assert len(snippet.splitlines()) < 40
+    names: dict[str, Any] = {"__name__": "snippet"}
+    exec(snippet, names)
+    return names
+
+
+def test_a_joint_head_is_added(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    try:
+        head = run("register_joint_head")["MaximumHead"]
+        model = replace(tiny_config.model, joint=JointSettings(kind="maximum"), sigma=0.5, delta=0.5)
+        (row,) = run_ablation(replace(tiny_config, model=model), dataset, [0], ["PCNet"])
+        assert 0 <= row["t1"] <= 1
+        network = create_network(replace(tiny_config, model=model), 7)
+        assert isinstance(network.joint, JointHead)
+        assert isinstance(network.joint, head)
+        e_g, e_l = torch.randn(2, 128), torch.randn(2, 6, 128)
+        expected = network.joint.of_global(e_g) + network.joint.of_local(e_l[:, :4]).amax(dim=1)
+        torch.testing.assert_close(network.joint.prefixes(e_g, e_l)[:, 3], expected)
+    finally:
+        JOINT_HEADS.pop("maximum", None)
+
+
+def test_a_selection_order_is_added(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    try:
+        run("register_order")
+        assert "strongest first" in list_methods()
+        config = replace(tiny_config, model=replace(tiny_config.model, sigma=0.5, delta=0.5))
+        (row,) = run_ablation(config, dataset, [0], ["strongest first"])
+        assert row["mean_steps"] == 6
+    finally:
+        SELECTION_ORDERS.pop("strongest first", None)
+
+
+def test_a_backbone_is_split() -> None:
+    assert run("import split")["backbone"].stride == 4
+
+
+def test_a_dataset_is_read(tmp_path: Path) -> None:
+    for name in ("ant", "bee", "crow"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (8, 8)).save(tmp_path / name / f"{number}.png")
+    found = run("read_mine")["read_mine"](tmp_path)
+    assert found.classes == ("ant", "bee", "crow")
+    assert np.array_equal(found.unseen, [2])
+    assert len(found.train) == 4
+
+
+def test_an_experiment_reads_rollouts(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+    config = replace(tiny_config, data=replace(tiny_config.data, test_crops=2))
+    network = create_network(config, len(dataset.attribute_names)).eval()
+    rollouts = rollout_test(open_context(config, dataset), network, dataset)
+    found = run("accuracy_of_the_first_crop")["accuracy_of_the_first_crop"](rollouts, 0.7)
+    expected = measure(rollouts.first_crops(1), OperatingPoint(0.7, 0.0, "fixed"), seed=0).t1
+    assert found == pytest.approx(expected)
+
+
+def test_the_architecture_names_every_module() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", page))
+    source = ROOT / "src" / "erpcnet"
+    modules = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if path.stem not in ("__init__", "__main__") and path.parent != source
+    }
+    commands = {name for name in modules if name.startswith("cli/")} - {"cli/main.py", "cli/parser.py", "cli/train.py"}
+    assert named - {"tests/test_layers.py"} == modules - commands
+
+
+def test_versions_agree() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
+    assert f"\n## {erpcnet.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert cited == erpcnet.__version__
+
+
+def test_public_names_are_listed() -> None:
+    assert set(dir(erpcnet)) == set(erpcnet.__all__)
+    for name in erpcnet.__all__:
+        assert getattr(erpcnet, name).__doc__
