@@ -17,7 +17,7 @@ from erpcnet.data import ImageCache, ImageLoader, ZeroShotDataset
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", ["erpcnet", "hardnet"])
-def test_a_run_on_a_gpu_is_evaluated_and_predicts_alike(
+def test_a_run_on_a_gpu_predicts_as_evaluated(
     variant: str, creatures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -39,7 +39,7 @@ def test_a_run_on_a_gpu_is_evaluated_and_predicts_alike(
 
 
 @pytest.mark.gpu
-def test_deterministic_runs_on_a_gpu_are_equal_to_the_bit(creatures: Path, tmp_path: Path) -> None:
+def test_deterministic_runs_on_a_gpu_are_equal(creatures: Path, tmp_path: Path) -> None:
     small = ["--data.image_size", "64", "--stage1.epochs", "3", "--stage1.batch_size", "8", "--stage2.epochs", "3"]
     words = ["train", "--config", "creatures", "--dataset", str(creatures), "--deterministic", "true", *small]
     try:
@@ -52,7 +52,7 @@ def test_deterministic_runs_on_a_gpu_are_equal_to_the_bit(creatures: Path, tmp_p
 
 
 @pytest.mark.gpu
-def test_pixels_that_a_small_card_has_no_room_for_stay_in_memory(tmp_path: Path, dataset: ZeroShotDataset) -> None:
+def test_a_small_gpu_leaves_pixels_on_the_host(tmp_path: Path, dataset: ZeroShotDataset) -> None:
     """4 GiB of pixels, under a memory fraction of 4 GiB: a batch of them still reaches the GPU."""
     total = torch.cuda.mem_get_info()[1]
     pixels = np.lib.format.open_memmap(tmp_path / "pixels.npy", "w+", np.uint8, (5462, 3, 512, 512))

@@ -65,7 +65,7 @@ def demo(run: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_the_same_picture_gets_the_same_answer_wherever_it_is_asked(
+def test_the_same_answer_wherever_one_asks(
     run: Path, creatures: Path, dataset: ZeroShotDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The library, the command line, the page and the exported file; four crops, unseen classes and all."""

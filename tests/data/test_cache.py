@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
     return make_creatures(tmp_path / "creatures", TINY, workers=2)
 
 
-def test_the_cache_holds_the_pictures_and_is_not_built_twice(root: Path) -> None:
+def test_the_cache_is_built_once(root: Path) -> None:
     dataset = read_dataset(root)
     cache = open_cache(dataset, 64)
     for row in (0, 17, 79):
@@ -37,7 +37,7 @@ def test_the_cache_holds_the_pictures_and_is_not_built_twice(root: Path) -> None
     assert {path: path.stat().st_mtime_ns for path in (root / FOLDER).glob("*.npy")} == built
 
 
-def test_a_changed_source_or_setting_rebuilds_and_old_states_go(root: Path) -> None:
+def test_a_changed_source_rebuilds_the_cache(root: Path) -> None:
     dataset = read_dataset(root)
     open_cache(dataset, 64)
     open_cache(dataset, 32)
@@ -48,7 +48,7 @@ def test_a_changed_source_or_setting_rebuilds_and_old_states_go(root: Path) -> N
     assert len(list((root / FOLDER).glob("*.npy"))) == 2
 
 
-def test_an_image_that_does_not_decode_is_named_and_leaves_no_cache(root: Path) -> None:
+def test_a_broken_image_is_named(root: Path) -> None:
     dataset = read_dataset(root)
     (root / dataset.image_paths[5]).write_bytes(b"not an image")
     with pytest.raises(InputError, match=rf"{dataset.image_paths[5]} does not decode"):
@@ -73,7 +73,7 @@ def test_the_cache_goes_where_the_environment_says(root: Path, tmp_path: Path, m
     assert not (root / FOLDER).exists()
 
 
-def test_an_epoch_loads_every_row_once_and_processes_share_it(root: Path) -> None:
+def test_an_epoch_loads_every_row_once(root: Path) -> None:
     dataset = read_dataset(root)
     loader = ImageLoader(open_cache(dataset, 64), DataSettings(image_size=56))
     generator = torch.Generator().manual_seed(0)
@@ -87,7 +87,7 @@ def test_an_epoch_loads_every_row_once_and_processes_share_it(root: Path) -> Non
         torch.testing.assert_close(batch.images[1::2], right.images)
 
 
-def test_a_killed_build_leaves_nothing_that_is_read_and_the_next_one_cleans_up(root: Path) -> None:
+def test_a_killed_build_is_cleaned_up(root: Path) -> None:
     program = (
         "import os, signal, erpcnet.data.cache as room\n"
         "room.squeeze = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -122,7 +122,7 @@ class _PretendedCard:
         (140, 1, 0.05, False),
     ],
 )
-def test_pixels_lie_on_a_gpu_only_if_they_leave_room(
+def test_pixels_on_a_gpu_leave_room(
     gib: float, free: float, fraction: float, resident: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUB at 512: 8.6 GiB, pretended by one picture that is counted 11,788 times."""
@@ -135,7 +135,7 @@ def test_pixels_lie_on_a_gpu_only_if_they_leave_room(
     assert copied == ([pixels.nbytes] if resident else [])
 
 
-def test_a_gpu_that_has_no_room_after_all_leaves_pixels_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_gpu_leaves_pixels_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

@@ -62,7 +62,7 @@ def test_whatever_tells_siblings_apart_tells_several_seen_ones_apart() -> None:
     assert min(seen.values()) >= 2
 
 
-def test_every_look_of_an_unseen_class_occurs_among_the_seen() -> None:
+def test_unseen_looks_occur_among_seen_classes() -> None:
     settings = CreatureSettings()
     classes = draw_classes(settings)
     border = settings.families - settings.unseen_families

@@ -198,7 +198,7 @@ def test_a_link_back_into_the_folder_adds_no_images(class_folders: Path) -> None
     assert sorted(found) == sorted([*map(str, before), "more/yaks/1.png"])
 
 
-def test_a_training_image_linked_as_a_test_image_is_refused(folder: Path) -> None:
+def test_a_linked_test_image_is_refused(folder: Path) -> None:
     (folder / "a2.png").unlink()
     (folder / "a2.png").symlink_to(folder / "a1.png")
     with pytest.raises(InputError, match=r"'a2\.png' is a test image and, as 'a1\.png', a training image"):

@@ -62,7 +62,7 @@ def _object_box(saliency: np.ndarray, box: list[float], height: float, width: fl
 
 
 @pytest.mark.parametrize("share", [0.875, 1.0])
-def test_an_object_crop_is_a_square_around_what_is_salient(share: float) -> None:
+def test_an_object_crop_surrounds_what_is_salient(share: float) -> None:
     draw = np.random.default_rng(0)
     shapes = torch.from_numpy(draw.uniform(50, 400, (40, 2)))
     saliency = torch.from_numpy(draw.exponential(size=(40, 7, 7)) ** 3)  # a few places stand out
@@ -92,7 +92,7 @@ def test_flipping_mirrors_only_those_asked() -> None:
     torch.testing.assert_close(mixed[1], plain[1])
 
 
-def test_a_whole_crop_at_its_own_size_is_the_picture() -> None:
+def test_a_whole_crop_is_the_picture() -> None:
     pixels = torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8)
     view = resample(pixels, torch.tensor([[0.0, 0.0, 1.0, 1.0]]), 16)
     torch.testing.assert_close(_undone(view), pixels.float(), atol=0.01, rtol=0)

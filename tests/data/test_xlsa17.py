@@ -96,7 +96,7 @@ def test_foreign_paths_labels_and_order_are_read_right(root: Path) -> None:
     np.testing.assert_allclose(dataset.attributes.T, splits["original_att"], rtol=1e-6)
 
 
-def test_a_list_of_files_serves_as_well_as_the_features(root: Path) -> None:
+def test_a_list_of_files_replaces_the_features(root: Path) -> None:
     first = read_dataset(root)
     files = [f"images/{Path(p).parent.name}/{Path(p).stem}.jpg" for p in first.image_paths]
     (root / "res101.mat").unlink()

@@ -31,7 +31,7 @@ def context(tiny_config: Config, dataset: ZeroShotDataset) -> Context:
     return open_context(tiny_config, dataset)
 
 
-def test_a_fold_holds_no_test_image_and_no_unseen_class(dataset: ZeroShotDataset) -> None:
+def test_a_fold_holds_no_test_image(dataset: ZeroShotDataset) -> None:
     for number in range(len(dataset.folds)):
         fold = dataset.fold(number)
         used = np.concatenate([fold.train, fold.test_seen, fold.test_unseen])
@@ -143,7 +143,7 @@ def _four_crops(network: ERPCNet, context: Context, rows: np.ndarray) -> list[to
     return [centre, found, centre.flip(3), found.flip(3)]
 
 
-def test_without_images_of_seen_classes_nothing_is_said_of_both(context: Context) -> None:
+def test_without_test_images_of_seen_classes(context: Context) -> None:
     network = create_network(context.config, len(context.dataset.attribute_names)).eval().to(context.device)
 
     def measured(dataset: ZeroShotDataset) -> Metrics:
@@ -161,7 +161,7 @@ def test_without_images_of_seen_classes_nothing_is_said_of_both(context: Context
 
 
 @pytest.mark.parametrize(("lean", "expected"), [(1.5, 1.5), (-1.5, 0.0)])
-def test_the_chosen_delta_is_the_best_one_that_is_no_bonus(lean: float, expected: float) -> None:
+def test_the_chosen_delta_is_the_best(lean: float, expected: float) -> None:
     """Two seen classes (0, 1) and two unseen (2, 3); the right class has 1 more than the other of its kind, and seen
     classes `lean` more than unseen ones: so the gaps are lean + 1 on images of seen classes, and lean - 1 on others."""
 

@@ -60,14 +60,14 @@ def test_curve_and_ausuc_against_brute_force_over_delta(seed: int) -> None:
     assert 2 * u * s / (u + s) == pytest.approx(best)
 
 
-def test_without_any_right_answer_no_delta_is_better_than_none() -> None:
+def test_without_right_answers_delta_is_zero() -> None:
     scores, labels = torch.randn(4, 6), torch.tensor([0, 2, 3, 0])
     wrong = stack(-10.0 * torch.nn.functional.one_hot(labels, 6) + scores, SEEN)
     assert curve(wrong, labels, stack(scores, SEEN), torch.tensor([1, 4, 5, 1])).best() == (0.0, 0.0)
 
 
 @pytest.mark.gpu
-def test_a_curve_on_a_gpu_is_that_of_the_cpu() -> None:
+def test_a_curve_on_a_gpu() -> None:
     of_seen, seen_labels, of_unseen, unseen_labels = _images(0)
     found = [
         curve(

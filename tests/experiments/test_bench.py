@@ -8,7 +8,7 @@ from erpcnet.experiments.bench import ratios, run_bench
 from erpcnet.experiments.bench_cases import BenchSettings
 
 
-def test_a_bench_has_every_case_and_ratios_of_its_own_rows() -> None:
+def test_a_bench_has_every_case() -> None:
     settings = BenchSettings(
         image_size=64, stage1_batches=(2,), batches=(1, 2), stage2_images=4, grown_images=4, repeats=4
     )

@@ -76,9 +76,9 @@ def test_real_birds_parts_lie_in_their_boxes() -> None:
     folder = shared("data", "CUB_200_2011")
     boxes = np.loadtxt(folder / "bounding_boxes.txt")
     parts = np.loadtxt(folder / "parts" / "part_locs.txt")
-    seen = parts[parts[:, 4] > 0]
-    own = boxes[seen[:, 0].astype(int) - 1]
-    inside = (seen[:, 2:4] >= own[:, 1:3] - 2) & (seen[:, 2:4] <= own[:, 1:3] + own[:, 3:5] + 2)
+    visible = parts[parts[:, 4] > 0]
+    own = boxes[visible[:, 0].astype(int) - 1]
+    inside = (visible[:, 2:4] >= own[:, 1:3] - 2) & (visible[:, 2:4] <= own[:, 1:3] + own[:, 3:5] + 2)
     assert inside.all(axis=1).mean() > 0.99
 
 
@@ -98,7 +98,7 @@ def test_hits_count_the_parts_in_view_alone() -> None:
     assert found[1].isnan().all()
 
 
-def test_siblings_are_told_apart_by_the_part_they_differ_in(dataset: ZeroShotDataset) -> None:
+def test_siblings_differ_in_one_part(dataset: ZeroShotDataset) -> None:
     parts = distinguishing_parts(dataset)
     for first, second in zip(dataset.unseen[0::2], dataset.unseen[1::2], strict=True):  # two siblings a family
         assert parts[int(first)] == parts[int(second)]

@@ -38,14 +38,14 @@ def test_h_is_the_harmonic_mean_of_u_and_s(path: Path) -> None:
         assert float(row["h"]) == pytest.approx(harmonic_mean(float(row["u"]), float(row["s"])), abs=1e-5)
 
 
-def test_published_h_is_the_harmonic_mean_of_u_and_s() -> None:
+def test_published_h_is_the_harmonic_mean() -> None:
     rows = [row for row in read_rows(RESULTS / "published.csv") if row["h"]]
     assert len(rows) >= 4
     for row in rows:
         assert float(row["h"]) == pytest.approx(harmonic_mean(float(row["u"]), float(row["s"])), abs=0.11)
 
 
-def test_the_summary_holds_what_the_rows_and_the_paper_say() -> None:
+def test_the_summary_holds_what_the_rows_say() -> None:
     ablations, published = [read_rows(path) for path in RUNS if path.stem.startswith("cub")], RESULTS / "published.csv"
     table = summary_table(ablations, read_rows(published))
     assert table in (RESULTS.parent / "results.md").read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def test_the_summary_holds_what_the_rows_and_the_paper_say() -> None:
         assert line[5] == f"{100 * sum(h) / 3:.1f} ± {100 * stdev(h):.1f}"
 
 
-def test_what_an_ablation_left_out_is_empty_in_the_summary() -> None:
+def test_the_summary_leaves_missing_methods_empty() -> None:
     rows = [{"method": "GlobalNet", "input": "64", "crops": "2", "t1": "0.5"}]
     lines = summary_table([rows], read_rows(RESULTS / "published.csv")).splitlines()
     assert lines[3] == "| 64, 2 crops | 50.0 |  |  |  |  |"
@@ -74,7 +74,7 @@ def test_pages_hold_the_tables_of_their_rows(path: Path) -> None:
     assert ablation_tables(read_rows(path)) in page.read_text(encoding="utf-8")
 
 
-def test_the_page_on_speed_holds_the_tables_of_its_rows() -> None:
+def test_the_speed_page_holds_its_tables() -> None:
     root = RESULTS.parents[1]
     page = (RESULTS.parent / "speed.md").read_text(encoding="utf-8")
     benches = read_benches(root / "benchmarks" / "results")
@@ -121,7 +121,7 @@ def test_the_readme_has_the_quickstart_that_was_run() -> None:
 
 
 @pytest.mark.slow
-def test_a_quickstart_runs_with_the_kernels_and_threads_asked_for(creatures: Path) -> None:
+def test_a_quickstart_uses_the_kernels_asked_for(creatures: Path) -> None:
     small = ["--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1", "--model.sigma", "1"]
     row = run_once(str(creatures), "default", 1, [*small, "--model.delta", "0.5", "--variant", "globalnet"])
     assert (row["kernels"], row["threads"], row["delta"], row["protocol"]) == ("default", 1, 0.5, "fixed")

@@ -51,7 +51,7 @@ def test_all_ways_give_the_same_answers(variant: str, stops: bool) -> None:
 
 
 @torch.inference_mode()
-def test_some_images_stop_earlier_than_others_where_sigma_says_so() -> None:
+def test_images_stop_where_sigma_says_so() -> None:
     network = small_network()
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(1)), dim=1)
     whole = Engine(network, "parallel").rollout(_images(9))
@@ -82,9 +82,7 @@ def test_what_has_no_table_goes_one_by_one(variant: str, way: Execution) -> None
 
 
 @pytest.mark.parametrize(("slow", "kept"), [("sequential", "parallel"), ("parallel", "sequential")])
-def test_auto_tries_both_by_turns_and_keeps_to_the_faster(
-    slow: str, kept: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_keeps_to_the_faster_way(slow: str, kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(small_network())
     served: list[str] = []
     clock = [0.0]

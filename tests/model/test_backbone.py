@@ -106,7 +106,7 @@ def test_weights_come_from_a_file_and_must_fit(tmp_path: Path) -> None:
         create_backbone("resnet18", str(tmp_path / "nowhere.pth"))
 
 
-def test_a_missing_download_is_one_sentence_with_the_manual_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_download_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
         raise URLError("no route to host")
 

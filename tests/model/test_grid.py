@@ -40,7 +40,7 @@ def test_boxes_are_windows_in_pixels() -> None:
     assert boxes[-1].tolist() == [144, 144, 224, 224]
 
 
-def test_centre_first_begins_in_the_middle_and_ends_in_corners() -> None:
+def test_centre_first_begins_in_the_middle() -> None:
     order = Grid(14, 14, window=5, stride=3).centre_first().tolist()
     assert sorted(order) == list(range(16))
     assert set(order[:4]) == {5, 6, 9, 10}
@@ -89,6 +89,6 @@ def test_windows_scale_with_the_map_and_the_grid_stays(side: int, window: int, s
     assert Grid(side, side, window, stride).shape == (4, 4)
 
 
-def test_windows_can_be_taken_as_they_are_and_may_not_fit() -> None:
+def test_windows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="no room for 4 windows a side"):
         scale_windows(3, LocalSettings())

@@ -80,7 +80,7 @@ def test_drop_rows_hides_whole_images_and_only_in_training() -> None:
     assert torch.equal(drop.eval()(value), value)
 
 
-def test_swap_rows_takes_the_most_similar_other_image_and_only_in_training() -> None:
+def test_swap_rows_takes_the_most_similar_image() -> None:
     torch.manual_seed(0)
     value = torch.randn(40, 3) + 5
     unit = torch.nn.functional.normalize(value - value.mean(dim=0), dim=1)

@@ -26,7 +26,7 @@ def classes(count: int = 6) -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_hubness_is_the_mean_of_the_three_nearest_seen_classes() -> None:
+def test_hubness_averages_three_nearest_seen_classes() -> None:
     network, phi = corrected(), classes()
     assert network.global_compatibility.log_scale is not None
     centre, scale = network.global_compatibility.centre, float(network.global_compatibility.log_scale.exp())
@@ -36,7 +36,7 @@ def test_hubness_is_the_mean_of_the_three_nearest_seen_classes() -> None:
 
 
 @torch.no_grad()
-def test_with_fewer_seen_classes_than_three_all_of_them_count() -> None:
+def test_hubness_with_two_seen_classes() -> None:
     network, phi = corrected(), classes()
     network.set_prototypes(network.prototypes[:2])
     expected = network.global_compatibility(network.prototypes, phi).mean(dim=0)
@@ -59,7 +59,7 @@ def test_only_unseen_classes_have_a_bias() -> None:
 
 
 @torch.no_grad()
-def test_the_bias_is_subtracted_from_a_g_and_a_j() -> None:
+def test_the_class_bias_is_subtracted_twice() -> None:
     network, phi = corrected(), classes()
     a_g, a_j, unseen = torch.randn(4, 7), torch.randn(4, 2, 7), torch.zeros(6, dtype=torch.bool)
     candidates = network.classes(phi, unseen)

@@ -114,7 +114,7 @@ def _epoch(place: Place, limit: int) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits what a process may allocate, as Linux does")
-def test_an_epoch_over_a_table_in_a_file_keeps_within_a_limit() -> None:
+def test_a_table_in_a_file_bounds_memory() -> None:
     """Descriptors and states of all episodes are 100 and 37 MB, and more while they are put together."""
     bounded, unbounded, free = _epoch("file", 100), _epoch("memory", 100), _epoch("memory", 0)
     assert bounded.returncode == 0, bounded.stderr[-500:]

@@ -17,7 +17,7 @@ def test_hardnets_places_are_the_papers_patches() -> None:
 
 
 @torch.inference_mode()
-def test_hardnet_reads_patches_of_the_image_by_a_second_backbone() -> None:
+def test_hardnet_reads_patches_of_the_image() -> None:
     network = small_network("hardnet")
     assert network.local is not None
     images = torch.randn(2, 3, 64, 64)

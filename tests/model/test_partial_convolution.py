@@ -31,7 +31,7 @@ def _affine(convolution: PartialConvolution, value: Tensor) -> Tensor:
     return value * scale[:, None, None] + (norm.bias - norm.running_mean * scale)[:, None, None]
 
 
-def test_valid_is_a_full_convolution_read_at_the_chosen_cells() -> None:
+def test_valid_is_a_convolution_at_chosen_cells() -> None:
     grid = Grid(14, 14, window=5, stride=3)
     convolution = _unlike_its_start(PartialConvolution(6, 5, "full", "valid"))
     feature_map = torch.randn(2, 6, 14, 14)
@@ -46,7 +46,7 @@ def test_valid_is_a_full_convolution_read_at_the_chosen_cells() -> None:
             torch.testing.assert_close(found[image, step], expected[image, :, cell], atol=1e-5, rtol=1e-5)
 
 
-def test_same_is_a_convolution_of_each_window_with_zeros_around_it() -> None:
+def test_same_pads_each_window_with_zeros() -> None:
     convolution = _unlike_its_start(PartialConvolution(4, 3, "full", "same"))
     crops = torch.randn(2, 4, 5, 5)
     expected = torch.empty_like(crops)

@@ -13,7 +13,7 @@ def _maps() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("power", [1.0, 3.0, 6.0])
-def test_generalised_means_and_their_gradients_are_those_of_the_formula(power: float) -> None:
+def test_generalised_means_follow_the_formula(power: float) -> None:
     maps, plain = _maps().requires_grad_(), _maps().double().requires_grad_()
     found, expected = pool_places(maps, power), (plain**power).mean(dim=(2, 3)) ** (1 / power)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)

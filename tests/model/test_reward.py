@@ -35,7 +35,7 @@ def test_labels_may_differ_from_step_to_step() -> None:
         torch.testing.assert_close(found[:, step], alone[:, 0])
 
 
-def test_steps_end_at_the_first_reward_of_at_least_sigma() -> None:
+def test_steps_end_where_the_reward_reaches_sigma() -> None:
     reward = torch.tensor([[0.9, 0.1, 0.1], [0.1, 0.5, 0.9], [0.1, 0.2, 0.3], [0.1, 0.2, 0.5]])
     assert steps_taken(reward, 0.5).tolist() == [1, 2, 3, 3]
     assert steps_taken(reward, float("inf")).tolist() == [3, 3, 3, 3]

@@ -148,12 +148,12 @@ def test_a_gpu_walks_over_a_table_that_lies_elsewhere(network: ERPCNet, images: 
     assert torch.equal(found.a_j, expected.a_j)
 
 
-def test_a_table_of_other_images_than_were_told_is_refused(network: ERPCNet, images: torch.Tensor) -> None:
+def test_a_table_of_too_few_images_is_refused(network: ERPCNet, images: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"there were \[8\] images, not 12"):
         build_table(network, [[Batch(images[:8], torch.arange(8))]], (1, 12))
 
 
-def test_what_does_not_fit_into_memory_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tables_go_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     class Free:
         available = 1000
 
@@ -163,7 +163,7 @@ def test_what_does_not_fit_into_memory_goes_to_a_file(monkeypatch: pytest.Monkey
 
 
 @torch.inference_mode()
-def test_the_walk_is_stage_ones_forward_on_the_same_cells(network: ERPCNet, images: torch.Tensor) -> None:
+def test_a_rollout_is_stage_ones_forward(network: ERPCNet, images: torch.Tensor) -> None:
     found = rollout(network, DirectLocalities(network, images), RandomOrder(3))
     output = network(images, found.cells)
     torch.testing.assert_close(found.a_g, output.a_g, atol=1e-4, rtol=1e-4)

@@ -36,12 +36,12 @@ def _batches(count: int, device: str = "cpu") -> list[tuple[Tensor, Tensor | Non
 
 def _train(objective: Objective, step: GradientStep, device: str) -> list[dict[str, float]]:
     optimizer = torch.optim.SGD(objective.parameters(), lr=0.1, momentum=0.9)
-    seen = []
+    history = []
     for batch in _batches(WARMUP_RUNS + 5, device):
         losses = step(*batch)
         optimizer.step()
-        seen.append({name: float(value) for name, value in losses.items()})
-    return seen
+        history.append({name: float(value) for name, value in losses.items()})
+    return history
 
 
 def test_gradients_are_those_of_the_last_batch_alone() -> None:
@@ -66,9 +66,9 @@ def test_a_captured_step_trains_as_a_plain_one_does() -> None:
     for graph_device in (None, torch.device("cuda")):
         objective = Objective().cuda()
         step = gradient_step(objective, graph_device=graph_device)
-        seen = _train(objective, step, "cuda")
+        history = _train(objective, step, "cuda")
         assert graph_device is None or (isinstance(step, GraphedFunction) and step.captured)
-        found.append((seen, objective.state_dict()))
+        found.append((history, objective.state_dict()))
     (plain_losses, plain), (losses, state) = found
     for one, other in zip(losses, plain_losses, strict=True):
         assert one == pytest.approx(other, rel=1e-4)

@@ -134,7 +134,7 @@ def test_explained_variance_of_perfect_constant_and_absurd_critics() -> None:
     assert explained_variance(values, returns, alive).item() == pytest.approx(expected.item(), abs=1e-5)
 
 
-def test_steps_that_were_not_taken_make_no_gradient_of_nan() -> None:
+def test_steps_not_taken_make_no_nan() -> None:
     torch.manual_seed(0)
     policy = ActorCritic(4, 3, 5, PolicySettings(width=8, memory=6))
     episodes = _episodes(policy)
@@ -150,6 +150,6 @@ def test_steps_that_were_not_taken_make_no_gradient_of_nan() -> None:
     assert all(p.grad.isfinite().all() for p in policy.parameters() if p.grad is not None)
 
 
-def test_a_mean_over_steps_taken_ignores_what_is_infinite_elsewhere() -> None:
+def test_a_mean_ignores_steps_not_taken() -> None:
     values = torch.tensor([[1.0, float("inf")], [3.0, float("nan")]])
     assert float(mean_alive(values, torch.tensor([[True, False], [True, False]]))) == 2.0

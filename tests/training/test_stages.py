@@ -56,7 +56,7 @@ def test_each_stage_leaves_the_other_stages_weights_alone(tiny_config: Config, d
     assert not torch.equal(middle["policy.actor.weight"], end["policy.actor.weight"])
 
 
-def test_the_backbone_and_its_copy_get_their_share_of_the_rate() -> None:
+def test_the_backbone_gets_its_share_of_the_rate() -> None:
     network = small_network("erpcnet")
     rest, pretrained = _optimizer(network, Stage1Settings(lr=0.5, backbone_lr=0.1)).param_groups
     assert (rest["lr"], pretrained["lr"]) == (0.5, 0.05)
@@ -67,7 +67,7 @@ def test_the_backbone_and_its_copy_get_their_share_of_the_rate() -> None:
     assert sorted(trained) == sorted(id(parameter) for parameter in network.stage1_parameters())
 
 
-def test_cosines_are_taken_from_the_mean_of_the_seen_classes(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+def test_cosines_are_centred_on_seen_classes(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     config = replace(tiny_config, variant="globalnet", model=replace(tiny_config.model, centred=True))
     network = run_stage1(open_context(config, dataset), dataset, Log())
     expected = torch.from_numpy(dataset.unit_attributes[dataset.seen].mean(axis=0))
@@ -274,7 +274,7 @@ def test_a_detached_global_subnet_learns_as_globalnet(tiny_config: Config, datas
 
 
 @pytest.mark.parametrize(("batches", "rising"), [(1, 20), (110, 110)])
-def test_a_constant_rate_rises_over_an_epoch_or_twenty_steps(batches: int, rising: int) -> None:
+def test_a_constant_rate_warms_up(batches: int, rising: int) -> None:
     settings = Stage1Settings(lr=0.5)
     optimizer = _optimizer(small_network("pcnet"), settings)
     schedule = _schedule(optimizer, settings, batches)

@@ -17,7 +17,7 @@ from erpcnet.utils.cuda_graphs import WARMUP_RUNS, CapturedFunction, GraphedFunc
 WAIT = "called a synchronizing CUDA operation (Triggered internally at somewhere.)"
 
 
-def test_waits_of_this_thread_are_found_and_other_warnings_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_of_this_thread_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[object] = []
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)

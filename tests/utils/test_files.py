@@ -34,7 +34,7 @@ def quick(tiny_config: Config) -> Config:
     return replace(tiny_config, variant="globalnet", model=replace(tiny_config.model, sigma=1.0, delta=0.5))
 
 
-def test_whoever_is_killed_in_a_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "of.json"
     write_json(path, {"a": 1})
     monkeypatch.setattr("erpcnet.utils.files.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -67,7 +67,7 @@ def test_output_never_replaces_input_nor_others_in_silence(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.json", "notes.txt"])
-def test_a_folder_of_others_is_no_place_for_a_run(quick: Config, creatures: Path, tmp_path: Path, name: str) -> None:
+def test_a_folder_of_others_is_refused(quick: Config, creatures: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     for overwrite in (False, True):
         with pytest.raises(InputError, match=f"holds '{name}', which is no run's"):
@@ -104,7 +104,7 @@ def test_a_finished_run_is_replaced_only_when_asked_to(quick: Config, creatures:
     assert (out / "notes.txt").read_text() == "mine"
 
 
-def test_a_kill_in_the_last_clean_up_mixes_no_two_runs(
+def test_a_kill_while_cleaning_up_mixes_no_runs(
     quick: Config, creatures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"

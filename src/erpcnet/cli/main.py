@@ -37,7 +37,7 @@ def build_parser(words: Sequence[str] = ()) -> Parser:
         prog="erpcnet",
         description="Zero-shot image recognition that looks where it needs to.",
         epilog=EPILOG,
-        version=f"erpcnet {__version__}",
+        version=__version__,
     )
     commands = parser.add_subcommands(dest="command", title="commands", metavar="COMMAND")
     asked = next((command for command in COMMANDS if words and words[0] == command.name), None)

@@ -89,12 +89,12 @@ def _problem_of(job: tuple[Path, Any]) -> str:
 def _repeated(dataset: ZeroShotDataset) -> Iterable[str]:
     """One instance listed twice."""
     boxes = dataset.boxes
-    seen: set[tuple[str, ...]] = set()
+    listed: set[tuple[str, ...]] = set()
     for row, name in enumerate(dataset.image_paths):
         key = (name,) if boxes is None else (name, *map(str, boxes[row]))
-        if key in seen:
+        if key in listed:
             yield f"{dataset.root / name} is listed more than once."
-        seen.add(key)
+        listed.add(key)
 
 
 def _alike(dataset: ZeroShotDataset) -> Iterable[str]:

@@ -163,12 +163,12 @@ class ZeroShotDataset:
 
     def fingerprint(self) -> str:
         """Eight characters that change with the images' names, classes, attributes, splits and folds."""
-        told = hashlib.sha256("\n".join((*self.classes, *self.attribute_names, *self.image_paths)).encode())
+        digest = hashlib.sha256("\n".join((*self.classes, *self.attribute_names, *self.image_paths)).encode())
         for array in (self.attributes, self.labels, self.train, self.test_seen, self.test_unseen):
-            told.update(np.ascontiguousarray(array).tobytes())
+            digest.update(np.ascontiguousarray(array).tobytes())
         for fold in self.folds:
-            told.update(f"fold of {len(fold.train)}".encode() + fold.train.tobytes() + fold.val.tobytes())
-        return told.hexdigest()[:8]
+            digest.update(f"fold of {len(fold.train)}".encode() + fold.train.tobytes() + fold.val.tobytes())
+        return digest.hexdigest()[:8]
 
     def fold(self, number: int, holdout: float = 0.2, seed: int = 0) -> ZeroShotDataset:
         """This dataset with validation classes in the place of the unseen ones; test images are not in it.

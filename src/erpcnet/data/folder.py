@@ -99,7 +99,7 @@ def _read_images(root: Path, path: Path, index: dict[str, int]) -> Images:
 
 
 def _read_classes(root: Path, path: Path, index: dict[str, int]) -> Images:
-    """A line per class; the images of a seen class are parted for training and test, alike every time."""
+    """A line per class; the images of a seen class are split for training and test, alike every time."""
     found = _by_class(root)
     paths: list[str] = []
     labels: list[int] = []
@@ -214,18 +214,18 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, tuple[str
             f"it must name {','.join(columns)}, separated by commas."
         )
     places = [header.index(column) for column in columns]
-    seen: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for number, line in _lines(path)[1:]:
         if not any(line):
             continue
         values = tuple(line[place] if place < len(line) else "" for place in places)
         if not values[0]:
             raise InputError(f"{path}, line {number}: the column '{columns[0]}' is empty.")
-        if columns[0] != "fold" and values[0] in seen:
+        if columns[0] != "fold" and values[0] in lines:
             raise InputError(
-                f"{path}, line {number}: '{values[0]}' stands in line {seen[values[0]]} already; keep one."
+                f"{path}, line {number}: '{values[0]}' stands in line {lines[values[0]]} already; keep one."
             )
-        seen[values[0]] = number
+        lines[values[0]] = number
         yield number, values
 
 

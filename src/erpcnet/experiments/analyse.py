@@ -69,10 +69,10 @@ def analyse_run(
 
 def _head(run: str | Path, metrics: Metrics) -> str:
     figures = {"T1": metrics.t1, "U": metrics.u, "S": metrics.s, "H": metrics.h, "AUSUC": metrics.ausuc}
-    told = ", ".join(f"{name} {100 * value:.1f}" for name, value in figures.items() if value is not None)
+    text = ", ".join(f"{name} {100 * value:.1f}" for name, value in figures.items() if value is not None)
     how = f"per cent; sigma and delta: {metrics.protocol}; crops: {metrics.crops}"
     return (
-        f"# {metrics.variant} on {metrics.dataset}: {Path(run).name}\n\n{told} ({how}). All of this is of test images; "
+        f"# {metrics.variant} on {metrics.dataset}: {Path(run).name}\n\n{text} ({how}). All of this is of test images; "
         "nothing is chosen by it."
     )
 
@@ -96,9 +96,9 @@ def _steps(
         ("after step", *(str(step) for step in range(len(by_step)))),
         [("T1", *(f"{100 * t1:.1f}" for t1 in by_step))],
     )
-    told = f"## Steps\n\nIf nobody stops; 0 is the glance.\n\n{table}\n\n![T1 over steps, and steps taken](steps.png)"
+    text = f"## Steps\n\nIf nobody stops; 0 is the glance.\n\n{table}\n\n![T1 over steps, and steps taken](steps.png)"
     if rollouts.network.policy is None:  # which never stops
-        return told
+        return text
     sweep = thresholds(rollouts)
     figures.draw_thresholds(sweep, point.sigma, out / "thresholds.png")
     rows = [
@@ -107,7 +107,7 @@ def _steps(
     ]
     used = "never" if math.isinf(point.sigma) else f"{point.sigma:g}"
     return (
-        f"{told}\n\n## The threshold\n\nImages stop once they are sure by sigma; {used} is used.\n\n"
+        f"{text}\n\n## The threshold\n\nImages stop once they are sure by sigma; {used} is used.\n\n"
         f"{markdown_table(('sigma', 'T1', 'mean steps'), rows)}\n\n![T1 and steps over sigma](thresholds.png)"
     )
 
@@ -116,16 +116,16 @@ def _failures(
     run: str | Path, rollouts: EvaluationRollouts, found: Failures, test_crops: TestCrops | None, out: Path
 ) -> str:
     lost, steps = len(found.lost), range(1, len(found.chance_of_kept))
-    told = (
+    text = (
         f"## Right answers lost on the way\n\nOf {found.images} images {found.right} are right at the end, "
         f"{found.won} of which were not after the glance; {found.never} never are, and {lost} were right and are not "
         "any more."
     )
     if not lost:
-        return told
+        return text
     shown = ""
     if rollouts.network.policy is not None:  # chance would select others the next time
-        told += " The paper calls these failures of the policy."
+        text += " The paper calls these failures of the policy."
         lost_rows = rollouts.dataset.test_unseen[found.lost.cpu().numpy()]
         _draw_lost(run, rollouts.dataset, lost_rows, test_crops, out / "lost.png")
         shown = "\n\n![Some of them](lost.png)"
@@ -136,7 +136,7 @@ def _failures(
         ("chance of the true class after step", *map(str, range(len(found.chance_of_lost)))),
         [("lost", *(f"{100 * value:.1f}" for value in found.chance_of_lost.tolist()))],
     )
-    return f"{told}\n\n{counts}\n\n{chance}\n\n![When, and how sure](failures.png){shown}"
+    return f"{text}\n\n{counts}\n\n{chance}\n\n![When, and how sure](failures.png){shown}"
 
 
 def _draw_lost(

@@ -57,13 +57,13 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
                 continue
             share = macs_of[group, name] / macs_of[group, "backbone"]
             found[f"{what}: rate against its arithmetic's share of the backbone's"] = share * bare / value
-    played = {name: value for (group, name, _), value in time_of.items() if group == "stage II"}
-    found["stage II: tables against direct"] = played["tables"] / played["direct"]
-    found["stage II: tables against HardNet"] = played["tables"] / played["hardnet"]
+    epoch_of = {name: value for (group, name, _), value in time_of.items() if group == "stage II"}
+    found["stage II: tables against direct"] = epoch_of["tables"] / epoch_of["direct"]
+    found["stage II: tables against HardNet"] = epoch_of["tables"] / epoch_of["hardnet"]
     usual = Stage2Settings()
     epochs = usual.epochs
-    built = played["tables"] + played["building tables"] * usual.crops / epochs
-    found[f"stage II: tables, built over {epochs} epochs, against HardNet"] = built / played["hardnet"]
+    built = epoch_of["tables"] + epoch_of["building tables"] * usual.crops / epochs
+    found[f"stage II: tables, built over {epochs} epochs, against HardNet"] = built / epoch_of["hardnet"]
     for batch in batches:
         ours, hardnet, bare = (
             min(time_of["inference", way, batch] for way in ways if ("inference", way, batch) in time_of)

@@ -29,7 +29,7 @@ from erpcnet.experiments.rows import read_rows, write_rows
 
 DOCS, IMPORTS = Path("docs"), Path("benchmarks/results/imports.csv")
 REPEATS = 5
-# What is timed, and the modules whose absence is told.
+# What is timed, and the modules that take long to import.
 STATEMENTS = {
     "import erpcnet; erpcnet.load": "import erpcnet; erpcnet.load",
     "erpcnet --help": "from erpcnet.cli import main; main(['--help'])",
@@ -37,7 +37,7 @@ STATEMENTS = {
     "erpcnet train --help": "from erpcnet.cli import main; main(['train', '--help'])",
     "erpcnet data init DIR": "from erpcnet.cli import main; main(['data', 'init', DIR])",
 }
-TOLD = ("torch", "torchvision", "accelerate", "tensorboard", "sklearn", "matplotlib", "scipy", "jsonargparse")
+HEAVY = ("torch", "torchvision", "accelerate", "tensorboard", "sklearn", "matplotlib", "scipy", "jsonargparse")
 
 
 class Setting(NamedTuple):
@@ -129,7 +129,7 @@ def measure_imports(version: str) -> list[dict[str, Any]]:
         for _ in range(REPEATS):
             seconds, modules = _run(statement)
             taken.append(seconds)
-        loaded = [module for module in TOLD if module in modules]
+        loaded = [module for module in HEAVY if module in modules]
         row = {"version": version, "what": name, "seconds": median(taken), "modules": len(modules)}
         rows.append({**row, "heavy": " ".join(loaded)})
     return rows

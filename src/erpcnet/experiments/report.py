@@ -240,14 +240,14 @@ def quickstart_block(rows: Rows) -> str:
     Console(file=file, width=80).print(metrics_table([first]))
     printed = "\n".join(line.rstrip() for line in file.getvalue().strip("\n").splitlines())
     ranges = {name: sorted(100 * float(row[column]) for row in rows) for name, column in QUICKSTART.items()}
-    told = ", ".join(f"{name} {values[0]:.1f} to {values[-1]:.1f}" for name, values in ranges.items())
+    spreads = ", ".join(f"{name} {values[0]:.1f} to {values[-1]:.1f}" for name, values in ranges.items())
     kernels = ", ".join(dict.fromkeys(row["kernels"] for row in rows))
     threads = " and ".join(sorted({row["threads"] for row in rows}))
     about = (
         "These digits are of one CPU. Others round otherwise, and a training makes points out of that: with the "
         f"kernels that torch has for several kinds of CPU ({kernels}) and {threads} threads, {len(rows)} runs of the "
-        f"same seed had {told} (`python -m erpcnet.experiments.quickstart`). A second `make quickstart` evaluates the "
-        "run that is there."
+        f"same seed had {spreads} (`python -m erpcnet.experiments.quickstart`). A second `make quickstart` evaluates "
+        "the run that is there."
     )
     return f"```\n{printed}\n```\n\n{textwrap.fill(about, 120, break_on_hyphens=False)}"
 

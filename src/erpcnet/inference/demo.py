@@ -23,7 +23,7 @@ LARGEST = 64 * 2**20  # bytes of a picture
 # What photographs are kept in: Pillow hands other formats to programs that were not made for what strangers send.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 HERE = ("127.0.0.1", "localhost")
-TOLD = 8  # attributes
+SHOWN_ATTRIBUTES = 8
 
 
 class Demo:
@@ -57,7 +57,7 @@ class Demo:
         shown = read_image(BytesIO(picture), "this file", FORMATS)
         with self._lock:
             (found,) = self._classifier.predict([shown], candidates)
-        return {**asdict(found), "evidence": _telling(found), "width": shown.width, "height": shown.height}
+        return {**asdict(found), "evidence": _top_evidence(found), "width": shown.width, "height": shown.height}
 
     def add_class(self, name: str, attributes: Mapping[str, float]) -> dict[str, Any]:
         """Make a class known by its attributes; what there is to know then."""
@@ -68,10 +68,10 @@ class Demo:
         return self.about()
 
 
-def _telling(found: Prediction) -> list[dict[str, Any]]:
+def _top_evidence(found: Prediction) -> list[dict[str, Any]]:
     """The attributes that speak most for the answer, as parts of what all of those for it add up to."""
     total = sum(part for part in found.evidence.values() if part > 0) or 1.0
-    most = sorted(found.evidence.items(), key=lambda item: -item[1])[:TOLD]
+    most = sorted(found.evidence.items(), key=lambda item: -item[1])[:SHOWN_ATTRIBUTES]
     return [{"name": name, "share": part / total} for name, part in most if part > 0]
 
 
@@ -128,8 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes | None:
         """What was sent; None if it is too much, which is read all the same, as nobody listens while they send."""
-        told = self.headers.get("Content-Length", "")
-        size = int(told) if told.isdecimal() else 0
+        length = self.headers.get("Content-Length", "")
+        size = int(length) if length.isdecimal() else 0
         if size <= LARGEST:
             return self.rfile.read(size)
         while size > 0:

@@ -158,8 +158,8 @@ class AttentionHead(JointHead):
 
     A locality predicts the attributes and, for each, how far to trust it here:
     a_j = W e_g + sum_t exp(s g_t) a_t / (1 + sum_t exp(s g_t)), attribute by attribute. It does not depend on the
-    order, and `trust` says which window decided which attribute. The 1 is a window that nobody looked at and that
-    says nothing: without it, the only window seen would count in full, however little it shows. The sharpness s
+    order, and `trust` says which window decided which attribute. The 1 is a window that was not selected and that
+    says nothing: without it, the only one selected would count in full, however little it shows. The sharpness s
     makes g be learned s times faster than the rest. Now and then training hides e_g, or shows that of a similar
     image in its place, so that the localities have to carry the prediction.
     """

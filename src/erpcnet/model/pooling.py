@@ -12,7 +12,7 @@ TINY = torch.finfo(torch.float32).tiny  # mean of powers: the slope of a root is
 def pool_places(maps: Tensor, power: float) -> Tensor:
     """Maps [N, C, H, W] to embeddings [N, C]: the mean over places, or with a `power` above 1 the generalised mean.
 
-    The latter is (mean of x^p)^(1/p), which leans towards the largest: an attribute that is seen in one place is not
+    The latter is (mean of x^p)^(1/p), which leans towards the largest: an attribute that shows in one place is not
     thinned out by the others. Features below zero count as zero.
     """
     if power == 1:
