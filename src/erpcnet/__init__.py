@@ -1,6 +1,8 @@
 """ERPCNet: zero-shot image recognition that looks where it needs to, and shows where it looked."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from erpcnet.utils.lazy import lazy_attributes
 
 __version__ = "0.2.0"
 
@@ -30,25 +32,19 @@ __all__ = [
     "train_run",
 ]
 
-_ROOMS = {
-    "config": ("Config", "load_config"),
-    "data": ("ZeroShotDataset", "read_dataset"),
-    "errors": ("InputError",),
-    "evaluation": ("Metrics", "evaluate_run"),
-    "inference": ("Locality", "Prediction", "ZeroShotClassifier", "load"),
-    "model": ("register_joint_head", "register_order"),
-    "training": ("train_run",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that `erpcnet --help` does not wait for torch, nor `erpcnet.load` for training code."""
-    for room, names in _ROOMS.items():
-        if name in names:
-            from importlib import import_module
-
-            return getattr(import_module(f"erpcnet.{room}"), name)
-    raise AttributeError(f"module 'erpcnet' has no attribute '{name}'")
+# On first use, so that `erpcnet --help` does not wait for torch, nor `erpcnet.load` for training code.
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "config": ("Config", "load_config"),
+        "data": ("ZeroShotDataset", "read_dataset"),
+        "errors": ("InputError",),
+        "evaluation": ("Metrics", "evaluate_run"),
+        "inference": ("Locality", "Prediction", "ZeroShotClassifier", "load"),
+        "model": ("register_joint_head", "register_order"),
+        "training": ("train_run",),
+    },
+)
 
 
 def __dir__() -> list[str]:

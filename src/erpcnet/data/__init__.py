@@ -1,6 +1,8 @@
 """Zero-shot datasets: one description, one reader per source, one loader."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from erpcnet.utils.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from erpcnet.data.cache import ImageCache, open_cache
@@ -10,19 +12,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Fold", "ImageCache", "ImageLoader", "ZeroShotDataset", "open_cache", "read_dataset"]
 
-_MODULES = {
-    "cache": ("ImageCache", "open_cache"),
-    "dataset": ("Fold", "ZeroShotDataset"),
-    "loader": ("Batch", "ImageLoader"),
-    "readers": ("read_dataset",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that reading and checking a dataset does not wait for torch."""
-    for module, names in _MODULES.items():
-        if name in names:
-            from importlib import import_module
-
-            return getattr(import_module(f"erpcnet.data.{module}"), name)
-    raise AttributeError(f"module 'erpcnet.data' has no attribute '{name}'")
+# On first use, so that reading and checking a dataset does not wait for torch.
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "cache": ("ImageCache", "open_cache"),
+        "dataset": ("Fold", "ZeroShotDataset"),
+        "loader": ("Batch", "ImageLoader"),
+        "readers": ("read_dataset",),
+    },
+)
