@@ -77,23 +77,16 @@ class Pair(NamedTuple):
 
 
 def literal(config: Config, dataset: str) -> Config:
-    """The paper's policy and reward, to the letter, on the same Stage I; sigma is what it gives for the dataset.
+    """The paper's policy and reward, to the letter, on the same Stage I, as the presets `*-paper` have them.
 
-    Of a dataset that the paper does not have, its largest.
+    Of a dataset that the paper does not have, those of aPY, which have the largest sigma.
     """
-    papers = f"{dataset.lower()}-paper"
-    sigma = load_config(papers).model.sigma if papers in list_presets() else 1.1
-    stage2 = replace(
-        config.stage2,
-        minibatch_size=256,
-        lr=3e-4,
-        reward_temperature=1.0,
-        stop_at_sigma=True,
-        standardise_advantages=False,
-        crops=1,
-    )
-    policy = replace(config.model.policy, sees_cells=False, shared_encoder=False)
-    return replace(config, stage2=stage2, model=replace(config.model, policy=policy, sigma=sigma))
+    name = f"{dataset.lower()}-paper"
+    paper = load_config(name if name in list_presets() else "apy-paper")
+    stage2 = replace(paper.stage2, epochs=config.stage2.epochs)
+    own, letter = config.model.policy, paper.model.policy
+    policy = replace(own, sees_cells=letter.sees_cells, shared_encoder=letter.shared_encoder)
+    return replace(config, stage2=stage2, model=replace(config.model, policy=policy, sigma=paper.model.sigma))
 
 
 def check_methods(methods: Sequence[str]) -> None:
