@@ -42,8 +42,9 @@ def build_parser(words: Sequence[str] = ()) -> Parser:
     commands = parser.add_subcommands(dest="command", title="commands", metavar="COMMAND")
     asked = next((command for command in COMMANDS if words and words[0] == command.name), None)
     for command in COMMANDS:
-        own = Parser(prog=f"erpcnet {command.name}", description=command.module.DESCRIPTION)
+        own = Parser(description=command.module.DESCRIPTION)
         commands.add_subcommand(command.name, own, help=command.help)
+        own.prog = f"erpcnet {command.name}"
         if asked in (None, command):  # nobody waits for the arguments of other commands
             command.module.add_arguments(own, words if asked else ())
     return parser

@@ -77,7 +77,7 @@ def add_json(parser: Parser, what: str) -> None:
 
 def add_config(parser: Parser, words: Sequence[str]) -> None:
     """`--config`, `--dataset` and a flag for every setting, whose defaults are those of the preset in `words`."""
-    parser.usage = f"{parser.prog.replace(' [options]', '')} [--config PRESET_OR_YAML] [--dataset DIR] [--out OUT] [--SETTING VALUE ...]"
+    parser.usage = f"{parser.prog} [--config PRESET_OR_YAML] [--dataset DIR] [--out OUT] [--SETTING VALUE ...]"
     parser.add_argument(
         "--config",
         type=str,
