@@ -8,7 +8,7 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: help setup quickstart bench test test-portable test-gpu lint format types unit docs package clean
+.PHONY: help setup oldest quickstart bench test test-portable test-gpu lint format types unit docs package clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
@@ -22,6 +22,9 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 setup: $(VENV)/.installed ## create .venv and install the package
+
+oldest: setup ## put the oldest supported versions of torch and the rest into .venv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --resolution lowest-direct -e '.[all]'
 
 quickstart: setup ## draw the embedded dataset, train ERPCNet on it and evaluate it
 	$(BIN)/erpcnet data make creatures data/creatures

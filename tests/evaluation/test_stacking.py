@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import trapezoid
 from sklearn.metrics import recall_score
 
 from erpcnet.evaluation.stacking import curve, stack
@@ -52,7 +53,7 @@ def test_curve_and_ausuc_against_brute_force_over_delta(seed: int) -> None:
     deltas = torch.linspace(-8, 8, 4001, dtype=torch.float64)
     unseen, seen = _sweep(of_unseen, unseen_labels, deltas), _sweep(of_seen, seen_labels, deltas)
     assert seen[2500] == pytest.approx(_brute(of_seen, seen_labels, float(deltas[2500])), abs=1e-12)
-    area = np.trapezoid(seen, unseen)
+    area = trapezoid(seen, unseen)
     assert found.ausuc() == pytest.approx(area, abs=2e-3)
     delta, best = found.best()
     assert best == pytest.approx(max(2 * u * s / (u + s) if u + s else 0 for u, s in points))
