@@ -80,6 +80,14 @@ def test_loading_and_predicting_need_no_training_code() -> None:
     assert rooms == {"errors", "config", "utils", "model", "data", "inference"}
 
 
+def test_the_demo_needs_no_training_code() -> None:
+    modules = loaded_by(
+        "from erpcnet.data import read_dataset; import erpcnet.inference.demo, erpcnet.inference.examples; "
+        "from erpcnet.inference.run_files import dataset_of"
+    )
+    assert not modules & {*HEAVY, "filelock", "psutil"}
+
+
 @pytest.mark.parametrize(
     "statement", ["import erpcnet.cli", "from erpcnet import load_config, read_dataset", "import erpcnet.data.check"]
 )

@@ -381,6 +381,7 @@ def test_own_photographs_from_class_folders_to_a_prediction(tmp_path: Path, caps
         ({"data": {"crop_scale": [0.9, 0.1]}}, r"data\.crop_scale"),
         ({"stage1": {"epochs": 0}}, r"stage1\.epochs is 0"),
         ({"stage2": {"reward_temperature": 0.0}}, r"stage2\.reward_temperature is 0"),
+        ({"model": {"sigma": float("inf")}}, r"model\.sigma is inf"),
         ({"seed": -1}, r"seed is -1; it must be from 0 to 4294967295"),
         ({"model": {"policy": {"width": 0}}}, r"model\.policy\.width is 0"),
     ],

@@ -11,6 +11,7 @@ import pytest
 import erpcnet
 from erpcnet.cli import main, presets
 from erpcnet.cli.main import build_parser
+from erpcnet.cli.parser import config_of
 
 
 def test_without_words_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +55,35 @@ def test_flags_before_the_preset_count_too(capsys: pytest.CaptureFixture[str]) -
     words = ["train", "--stage1.epochs", "3", "--config", "cub", "--model.sigma", "0.7"]
     options = build_parser(words).parse_args(words)["train"]
     assert (options.stage1.epochs, options.model.sigma, options.stage1.mixup) == (3, 0.7, 0.3)
+
+
+def test_a_preset_may_need_a_flag(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: _paper\n")
+    words = ["train", "--config", str(tmp_path / "mine.yaml"), "--model.sigma", "0.7"]
+    config = config_of(build_parser(words).parse_args(words)["train"])
+    assert (config.stage2.stop_at_sigma, config.model.sigma) == (True, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--config"], "argument --config: expected one argument"),
+        (["train", "--config", "_paper"], "set --model.sigma too"),
+        (["train", "--model.joint.kind", "mean"], "no joint head 'mean'"),
+    ],
+)
+def test_wrong_words_are_one_sentence(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    assert "commands:" in capsys.readouterr().out
 
 
 def test_only_the_asked_command_has_its_arguments() -> None:

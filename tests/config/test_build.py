@@ -30,6 +30,7 @@ class Outer:
 
 def test_what_is_left_out_keeps_its_default() -> None:
     assert build(Outer, {}) == Outer()
+    assert build(Outer, {"inner": None}) == Outer()  # a group of which everything is commented out
     found = build(Outer, {"count": 5, "inner": {"sides": [1, "2e-1"]}, "limit": None})
     assert found == Outer(count=5, inner=Inner(sides=(1.0, 0.2)))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -149,3 +150,9 @@ def test_torchvisions_weights_are_fetched_by_name(weights: str, member: str, mon
     assert fetched == [torchvision.models.ResNet50_Weights[member].url]
     torch.manual_seed(1)
     assert torch.equal(backbone.trunk.get_parameter("0.weight"), torchvision.models.resnet50(weights=None).conv1.weight)
+
+
+def test_a_missing_timm_is_a_missing_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ModuleNotFoundError, match="timm"):  # the command line names the extra
+        create_backbone("timm/resnet18", "none")

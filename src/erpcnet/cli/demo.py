@@ -30,10 +30,10 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
 
 def run(options: Namespace) -> int:
     from erpcnet.data import read_dataset
-    from erpcnet.evaluation.runs import dataset_of
     from erpcnet.inference import load
     from erpcnet.inference.demo import Demo, serve
     from erpcnet.inference.examples import example_pictures
+    from erpcnet.inference.run_files import dataset_of
 
     classifier = load(options.run, options.device, test_crops=options.crops)
     try:

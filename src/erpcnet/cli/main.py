@@ -71,12 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    parser = build_parser(words)
+    words = ["--help"] if words == ["help"] else words
     try:
+        parser = build_parser(words)
         options = parser.parse_args(words)
     except ArgumentError as error:
         if not words:
-            parser.print_help()
+            build_parser().print_help()
             return 2
         prog = " ".join(["erpcnet", *(one.name for one in COMMANDS if one.name == words[0])])
         if any(word.partition("=")[0] == "--data" for word in words):

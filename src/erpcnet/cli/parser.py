@@ -92,7 +92,7 @@ def add_config(parser: Parser, words: Sequence[str]) -> None:
         first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         first.add_argument("--config", default=DEFAULT_PRESET)
         preset = first.parse_known_args(list(words))[0].config
-        parser.set_defaults(flatten(Config.from_values(read_values(preset)).to_values()))
+        parser.set_defaults(flatten(Config.check_values(read_values(preset))))
 
 
 def _hide_groups(parser: Parser) -> None:

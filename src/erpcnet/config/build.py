@@ -29,16 +29,34 @@ def build(kind: type[T], values: Any, above: str = "") -> T:
     Raises:
         InputError: A name is unknown, or a value is of another type than its field.
     """
+    checked = check(kind, values, above)
+    return _construct(kind, checked)
+
+
+def check(kind: type, values: Any, above: str = "") -> dict[str, Any]:
+    """The same values, names and types checked, as nested dictionaries; an empty group is one of defaults."""
+    if values is None and above:
+        return {}
     if not isinstance(values, Mapping):
         where = f"'{above.rstrip('.')}'" if above else "a configuration"
         raise InputError(f"{where} must hold settings as 'name: value', not {values!r}.")
-    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
+    hints: dict[str, Any] = _hints(kind)
     for name in values:
         if name not in hints:
             close = difflib.get_close_matches(str(name), hints, n=1)
             hint = f", perhaps '{above}{close[0]}'" if close else f"; there are {', '.join(hints)}"
             raise InputError(f"there is no setting '{above}{name}'{hint}.")
-    return kind(**{name: _convert(hints[name], value, f"{above}{name}") for name, value in values.items()})
+    return {name: _convert(hints[name], value, f"{above}{name}") for name, value in values.items()}
+
+
+def _construct(kind: type[T], checked: dict[str, Any]) -> T:
+    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
+    return kind(
+        **{
+            name: _construct(hints[name], value) if isinstance(value, dict) else value
+            for name, value in checked.items()
+        }
+    )
 
 
 @cache
@@ -50,7 +68,7 @@ def _hints(kind: type) -> dict[str, Any]:
 def _convert(kind: Any, value: Any, name: str) -> Any:
     """A value as the type of its field wants it."""
     if is_dataclass(kind) and isinstance(kind, type):
-        return build(kind, value, f"{name}.")
+        return check(kind, value, f"{name}.")
     origin, choices = get_origin(kind), get_args(kind)
     if origin is Literal:
         if not any(value == choice and type(value) is type(choice) for choice in choices):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from erpcnet.config.build import build
+from erpcnet.config.build import build, check
 from erpcnet.config.data import DataSettings
 from erpcnet.config.evaluation import EvaluationSettings
 from erpcnet.config.model import WITH_POLICY, ModelSettings, Variant
@@ -54,8 +55,8 @@ class Config:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}; it must be from 0 to {2**32 - 1}.")
-        if not self.checkpoint_minutes >= 0:
-            raise InputError(f"checkpoint_minutes is {self.checkpoint_minutes}; it must not be negative.")
+        if not 0 <= self.checkpoint_minutes < math.inf:
+            raise InputError(f"checkpoint_minutes is {self.checkpoint_minutes}; it must be 0 or more, and finite.")
         if self.variant in WITH_POLICY and self.stage2.stop_at_sigma and self.model.sigma is None:
             raise InputError("stage2.stop_at_sigma ends episodes at sigma; set --model.sigma too.")
 
@@ -92,6 +93,11 @@ class Config:
             4
         """
         return build(cls, values)
+
+    @classmethod
+    def check_values(cls, values: Any) -> dict[str, Any]:
+        """Values on top of the defaults, names and types checked, ranges not yet: more may follow."""
+        return merge(cls().to_values(), check(cls, values))
 
     def to_yaml(self) -> str:
         """All settings, as a file that `--config` takes."""

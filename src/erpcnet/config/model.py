@@ -135,8 +135,8 @@ class ModelSettings:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise InputError(f"model.steps is {self.steps}; it must be at least 1.")
-        if self.sigma is not None and not self.sigma > 0:
-            raise InputError(f"model.sigma is {self.sigma}; it must be above 0.")
+        if self.sigma is not None and not 0 < self.sigma < math.inf:
+            raise InputError(f"model.sigma is {self.sigma}; it must be above 0, and finite.")
         if not 1 <= self.pooling < math.inf:
             raise InputError(f"model.pooling is {self.pooling}; it must be at least 1.")
         if self.hubness < 0 or (self.hubness and self.compatibility != "cosine"):

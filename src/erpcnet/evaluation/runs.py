@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
-
-import torch
 
 from erpcnet.config import Config, TestCrops
 from erpcnet.data import ImageLoader, ZeroShotDataset, read_dataset
@@ -16,10 +13,9 @@ from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import Metrics, measure
 from erpcnet.evaluation.rollouts import EvaluationRollouts, rollout_test_images
 from erpcnet.inference.model_file import read_model
+from erpcnet.inference.run_files import dataset_of
 from erpcnet.model import ERPCNet, OperatingPoint
-from erpcnet.utils.runtime import Runtime
-
-METRICS = "metrics.json"
+from erpcnet.utils.runtime import Runtime, default_device
 
 
 class OpenedRun(NamedTuple):
@@ -68,17 +64,6 @@ def open_run(run: str | Path, dataset: str | Path | None = None, test_crops: Tes
     config = model.config
     if test_crops is not None:
         config = replace(config, data=replace(config.data, test_crops=test_crops))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     loader = open_loader(read, config.data, model.preprocessing, device)
     return OpenedRun(config, model.network.to(device), model.point, read, loader)
-
-
-def dataset_of(run: str | Path) -> Path:
-    """The folder of the dataset that a run was trained on, as it was given then."""
-    path = Path(run) / METRICS
-    if not path.is_file():
-        raise InputError(f"{path} is not there; give the folder that `erpcnet train --out` made.")
-    try:
-        return Path(json.loads(path.read_text())["data"])
-    except (ValueError, KeyError):
-        raise InputError(f"{path} does not say which dataset it is of; give --dataset.") from None

@@ -27,6 +27,7 @@ from erpcnet.evaluation.rollouts import EvaluationRollouts, build_test_tables, r
 from erpcnet.experiments.oracle import OracleOrder
 from erpcnet.experiments.parts import hits, part_places
 from erpcnet.model import ERPCNet, SelectionOrder
+from erpcnet.model.heads import check_joint_kind
 from erpcnet.model.locality_tables import LocalityTable
 from erpcnet.model.scoring import Protocol
 from erpcnet.model.selection import SELECTION_ORDERS, Factory, RandomOrder, default_order
@@ -103,6 +104,7 @@ def run_ablation(
     """Rows for every seed and method; by default all methods."""
     methods = list_methods() if methods is None else methods
     check_methods(methods)
+    check_joint_kind(config.model)
     for seed in seeds:
         console.print(f"seed {seed}")
         context = open_context(replace(config, seed=seed), dataset)

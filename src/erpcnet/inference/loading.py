@@ -12,7 +12,7 @@ from erpcnet.inference.classifier import ZeroShotClassifier
 from erpcnet.inference.engine import Execution
 from erpcnet.inference.model_file import read_model
 from erpcnet.model.fusion import fuse
-from erpcnet.utils.runtime import Runtime
+from erpcnet.utils.runtime import Runtime, default_device
 
 
 def load(
@@ -42,7 +42,7 @@ def load(
     """
     model = read_model(run)
     data = model.config.data if test_crops is None else replace(model.config.data, test_crops=test_crops)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or default_device()
     runtime = Runtime.of(model.config.precision)
     network = fuse(model.network.to(device), runtime.precision)
     return ZeroShotClassifier(

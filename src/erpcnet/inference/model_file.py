@@ -105,7 +105,7 @@ def read_model(run: str | Path) -> StoredModel:
         preprocessing = _preprocessing(about["preprocessing"])
         seen = np.isin(np.arange(len(about["classes"])), about["seen"])
         table = ClassTable(tuple(about["classes"]), attributes, seen, tuple(about["attribute_names"]))
-    except _OtherFormatError:
+    except (_OtherFormatError, ModuleNotFoundError):  # the latter of timm, which is an extra
         raise
     except Exception as error:
         detail = " ".join(str(error).split())[:200]

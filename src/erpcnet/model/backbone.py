@@ -136,7 +136,7 @@ def _create(name: str, weights: str | None) -> nn.Module:
                 f"{', '.join(list_backbones())}."
             )
         return models.get_model(name, weights="DEFAULT" if weights == "default" else weights)
-    except InputError:
+    except (InputError, ModuleNotFoundError):  # of timm, which is an extra
         raise
     except Exception as error:
         if not pretrained:

@@ -118,10 +118,15 @@ def register_joint_head(name: str) -> Callable[[Head], Head]:
 
 def create_joint_head(channels: int, attributes: int, settings: ModelSettings) -> JointHead:
     """The joint head that the settings name."""
+    check_joint_kind(settings)
+    return JOINT_HEADS[settings.joint.kind](channels, attributes, settings)
+
+
+def check_joint_kind(settings: ModelSettings) -> None:
+    """Refuse a joint head that is not registered."""
     kind = settings.joint.kind
     if kind not in JOINT_HEADS:
         raise InputError(f"there is no joint head '{kind}'; model.joint.kind is one of {', '.join(JOINT_HEADS)}.")
-    return JOINT_HEADS[kind](channels, attributes, settings)
 
 
 @register_joint_head("concatenation")

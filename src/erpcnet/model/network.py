@@ -282,7 +282,8 @@ class ERPCNet(nn.Module):
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         # There are as many prototypes as there were seen classes.
-        self.prototypes = self.prototypes.new_empty(state[f"{prefix}prototypes"].shape)
+        stored = state.get(f"{prefix}prototypes", self.prototypes)
+        self.prototypes = self.prototypes.new_empty(stored.shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
     def _compatibility(self) -> Compatibility:

@@ -11,8 +11,8 @@ from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.data.cache import fingerprint
 from erpcnet.errors import InputError
-from erpcnet.evaluation.runs import METRICS
 from erpcnet.inference.model_file import MODEL, is_model
+from erpcnet.inference.run_files import METRICS
 from erpcnet.model import OperatingPoint
 from erpcnet.training.checkpoint import Checkpoints
 from erpcnet.utils.files import write_json

@@ -19,10 +19,11 @@ from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import Metrics
-from erpcnet.evaluation.runs import METRICS
 from erpcnet.inference.examples import draw_examples
 from erpcnet.inference.loading import load
 from erpcnet.inference.model_file import MODEL, save_model
+from erpcnet.inference.run_files import METRICS
+from erpcnet.model.heads import check_joint_kind
 from erpcnet.training.context import open_context
 from erpcnet.training.log import Log
 from erpcnet.training.pipeline import evaluate, select_operating_point, train_network
@@ -52,6 +53,7 @@ def train_run(config: Config, dataset: str | Path, out: str | Path, overwrite: b
     """
     out = Path(out)
     check_folder(out, overwrite)
+    check_joint_kind(config.model)
     read = read_dataset(dataset)
     if config.deterministic:
         use_deterministic_algorithms()

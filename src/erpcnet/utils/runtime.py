@@ -74,6 +74,13 @@ def autocast_convolutions(like: Tensor) -> torch.autocast:
     return torch.autocast(like.device.type, dtype=precision, enabled=wanted)
 
 
+def default_device() -> torch.device:
+    """A GPU if there is one, of several processes each its own; or else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
 def use_deterministic_algorithms() -> None:
     """From here on, the same computation on the same GPU gives the same bits, at some cost in speed.
 
