@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from conftest import between, small_network
+from erpcnet.config import LocalSettings
 from erpcnet.errors import InputError
 from erpcnet.inference import Engine, Execution
 from erpcnet.model import Classes
@@ -16,8 +17,8 @@ from erpcnet.model.scoring import StopRule
 from erpcnet.model.selection import default_order
 
 
-def _images(count: int) -> torch.Tensor:
-    return torch.randn(1, count, 3, 64, 64, generator=torch.Generator().manual_seed(2))
+def _images(count: int, side: int = 64) -> torch.Tensor:
+    return torch.randn(1, count, 3, side, side, generator=torch.Generator().manual_seed(2))
 
 
 def _one_crop(crop: int, tensor: torch.Tensor) -> torch.Tensor:
@@ -34,18 +35,18 @@ def _assert_same(one: Rollout, other: Rollout) -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("variant", ["pcnet", "rpcnet", "erpcnet"])
+@pytest.mark.parametrize(("variant", "zoom"), [("pcnet", 1), ("rpcnet", 1), ("erpcnet", 1), ("erpcnet", 2)])
 @pytest.mark.parametrize("stops", [False, True])
-def test_all_ways_give_the_same_answers(variant: str, stops: bool) -> None:
-    network = small_network(variant)
+def test_all_ways_give_the_same_answers(variant: str, zoom: int, stops: bool) -> None:
+    network = small_network(variant, local=LocalSettings(zoom=zoom))
     phi = torch.nn.functional.normalize(torch.rand(5, 7, generator=torch.Generator().manual_seed(1)), dim=1)
     stop = None
     if stops and network.policy is not None:
-        whole = Engine(network, "parallel").rollout(_images(9))
+        whole = Engine(network, "parallel").rollout(_images(9, 64 * zoom))
         reward = StopRule(network, Classes(phi), 0.0).rewards(whole)[0, :, 0]
         sigma = between(reward, apart=8e-3 if network.uses_entropy else 1e-3)
         stop = StopRule(network, Classes(phi), sigma)
-    one, other = (Engine(network, way).rollout(_images(9), stop) for way in ("sequential", "parallel"))
+    one, other = (Engine(network, way).rollout(_images(9, 64 * zoom), stop) for way in ("sequential", "parallel"))
     _assert_same(one, other)
     assert (one.steps.unique().numel() > 1) == (stop is not None)
 

@@ -12,7 +12,7 @@ from conftest import small_network
 from erpcnet.inference import Engine
 from erpcnet.model.backbone import Chain
 from erpcnet.model.fusion import FusedConvolution, fuse, fuse_activations
-from erpcnet.model.network import LocalSubnet
+from erpcnet.model.network import WindowSubnet
 from erpcnet.utils.runtime import Runtime
 
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_traced_is_left_as_it_is() -> None:
 
 def _partial() -> nn.Module:
     local = small_network("erpcnet").local
-    assert isinstance(local, LocalSubnet)
+    assert isinstance(local, WindowSubnet)
     return local.partial
 
 

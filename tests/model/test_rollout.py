@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from conftest import between, small_network
+from erpcnet.config import LocalSettings
 from erpcnet.data import Batch
 from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.localities import DirectLocalities
@@ -201,3 +202,16 @@ def test_registered_orders_are_found_by_name(network: ERPCNet, images: torch.Ten
         assert rollout(network, DirectLocalities(network, images), order).cells[0].tolist() == [15, 14, 13, 12, 11, 10]
     finally:
         del SELECTION_ORDERS["corner first"]
+
+
+@torch.inference_mode()
+def test_zoom_computes_only_what_is_selected() -> None:
+    network = small_network(local=LocalSettings(zoom=2))
+    images = torch.randn(5, 3, 128, 128, generator=torch.Generator().manual_seed(3))
+    computed: list[int] = []
+    assert network.local is not None
+    network.local.extractor.register_forward_hook(lambda _module, given, _output: computed.append(len(given[0])))
+    localities = DirectLocalities(network, images)
+    assert computed == []  # the glance, the descriptors and beta need none
+    rollout(network, localities, _learned(network))
+    assert computed == [5] * network.steps

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from conftest import small_network
-from erpcnet.config import Config, Stage1Settings, Stage2Settings, Variant, load_config
+from erpcnet.config import Config, LocalSettings, Stage1Settings, Stage2Settings, Variant, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
+from erpcnet.evaluation import evaluate_run
+from erpcnet.inference import load
 from erpcnet.model import ERPCNet
 from erpcnet.model.heads import AttentionHead
 from erpcnet.model.locality_tables import LocalityTable, TableLocalities
@@ -19,6 +22,7 @@ from erpcnet.training import DirectSource, Log, TableSource, open_context, polic
 from erpcnet.training.context import create_network
 from erpcnet.training.ema import ExponentialMovingAverage
 from erpcnet.training.pipeline import rollout_test, run_stage1, run_stage2, train_network
+from erpcnet.training.runs import train_run
 from erpcnet.training.stage1 import _optimizer, _schedule, random_cells
 from erpcnet.training.stage2 import Stage2Trainer
 from erpcnet.utils.cuda_graphs import WARMUP_RUNS, GraphedFunction
@@ -285,3 +289,19 @@ def test_a_constant_rate_warms_up(batches: int, rising: int) -> None:
         schedule.step()
     assert rates[:rising] == pytest.approx([0.5 * (step + 1) / rising for step in range(rising)])
     assert rates[rising:] == [0.5] * 5
+
+
+def test_zoom_trains_and_is_evaluated(tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path) -> None:
+    model = replace(tiny_config.model, local=LocalSettings(zoom=2), sigma=0.6, delta=0.5)
+    data = replace(tiny_config.data, image_size=32, cache_size=64, test_crops=2)
+    config = replace(tiny_config, model=model, data=data)
+    metrics = train_run(config, dataset.root, tmp_path / "run")
+    again = evaluate_run(tmp_path / "run")
+    assert again.t1 == pytest.approx(metrics.t1)
+    assert again.h == pytest.approx(metrics.h)
+    loaded = load(tmp_path / "run")
+    assert (loaded.network.image_size, loaded.data.image_size, loaded.network.zoom) == (32, 64, 2)
+    rows = dataset.test_unseen
+    found = loaded.predict([dataset.root / dataset.image_paths[row] for row in rows])
+    right = [dataset.classes[dataset.labels[row]] == one.name for row, one in zip(rows, found, strict=True)]
+    assert sum(right) / len(right) == pytest.approx(metrics.t1_per_image, abs=0.11)  # rounding may decide two of twenty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +59,12 @@ class Config:
             raise InputError(f"checkpoint_minutes is {self.checkpoint_minutes}; it must be 0 or more, and finite.")
         if self.variant in WITH_POLICY and self.stage2.stop_at_sigma and self.model.sigma is None:
             raise InputError("stage2.stop_at_sigma ends episodes at sigma; set --model.sigma too.")
+
+    @property
+    def input_data(self) -> DataSettings:
+        """The settings of what the network is fed: with zoom, of images so many times larger than the glance."""
+        zoom = self.model.local.zoom
+        return replace(self.data, image_size=zoom * self.data.image_size)
 
     def fingerprint(self) -> str:
         """Eight characters that change with any setting but the seed, the variant, a file's folder and what changes

@@ -39,8 +39,11 @@ class LocalSettings:
     """q, on a map of 14 x 14."""
     padding: int = 0
     """p, on a map of 14 x 14."""
+    zoom: int = 1
+    """How much finer than the glance a window is read: 1 cuts it from the glance's map, as in the paper; 2, 3 or 4 read
+    it again, from pixels up, from an image so many times larger, by a backbone of its own."""
     kernel: int = 5
-    """Side of the partial convolution's kernel."""
+    """Side of the partial convolution's kernel (zoom 1)."""
     kernel_kind: KernelKind = "bottleneck"
     """`full` is the paper's; `bottleneck` costs a tenth of it."""
     kernel_mode: KernelMode = "same"
@@ -50,6 +53,10 @@ class LocalSettings:
         for name in ("window", "stride", "kernel"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.local.{name} is {getattr(self, name)}; it must be at least 1.")
+        if not 1 <= self.zoom <= 4:
+            raise InputError(f"model.local.zoom is {self.zoom}; it must be 1, 2, 3 or 4.")
+        if self.zoom > 1 and self.padding:
+            raise InputError("model.local.zoom reads windows from the image, which has no padding; set one of the two.")
         if self.padding < 0:
             raise InputError(f"model.local.padding is {self.padding}; it must not be negative.")
         if self.kernel_mode == "same" and self.kernel % 2 == 0:

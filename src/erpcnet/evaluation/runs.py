@@ -65,5 +65,5 @@ def open_run(run: str | Path, dataset: str | Path | None = None, test_crops: Tes
     if test_crops is not None:
         config = replace(config, data=replace(config.data, test_crops=test_crops))
     device = default_device()
-    loader = open_loader(read, config.data, model.preprocessing, device)
+    loader = open_loader(read, config.input_data, model.preprocessing, device)
     return OpenedRun(config, model.network.to(device), model.point, read, loader)

@@ -41,7 +41,8 @@ def load(
         >>> model.predict(["some.png"])[0].name
     """
     model = read_model(run)
-    data = model.config.data if test_crops is None else replace(model.config.data, test_crops=test_crops)
+    data = model.config.input_data
+    data = data if test_crops is None else replace(data, test_crops=test_crops)
     device = device or default_device()
     runtime = Runtime.of(model.config.precision)
     network = fuse(model.network.to(device), runtime.precision)

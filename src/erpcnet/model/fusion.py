@@ -67,7 +67,8 @@ def _cast(parts: Iterable[nn.Module], precision: torch.dtype) -> None:
 def _runs(network: ERPCNet, precision: torch.dtype) -> bool:
     """Whether this GPU has the kernels that fused convolutions need."""
     device = next(network.parameters()).device
-    images = torch.zeros(1, 3, network.image_size, network.image_size, device=device)
+    side = network.zoom * network.image_size
+    images = torch.zeros(1, 3, side, side, device=device)
     try:
         with Runtime(precision).autocast():
             source = network.glance(images.contiguous(memory_format=torch.channels_last)).source

@@ -29,8 +29,8 @@ class DirectLocalities:
     """Localities computed when they are selected."""
 
     def __init__(self, network: ERPCNet, images: Tensor) -> None:
-        self._source, self.e_g, self.a_g = network.glance(images)
-        self.descriptors, self.beta = network.describe_cells(self._source)
+        self._source, described, self.e_g, self.a_g = network.glance(images)
+        self.descriptors, self.beta = network.describe_cells(described)
         self._network = network
 
     def embed(self, rows: Tensor, cells: Tensor) -> Tensor:
@@ -46,8 +46,14 @@ class ParallelLocalities(DirectLocalities):
 
     def __init__(self, network: ERPCNet, images: Tensor) -> None:
         super().__init__(network, images)
+        if not network.steps:
+            self.e_l = self.e_g[:, None][:, :0]
+            return
         every = torch.arange(network.grid.cells, device=images.device).expand(images.shape[0], -1)
-        self.e_l = network.embed_localities(self._source, every) if network.steps else self.e_g[:, None][:, :0]
+        # Windows of a map are small; those of a finer image run through a whole backbone, a cell of each image at once.
+        at_once = network.grid.cells if network.zoom == 1 else 1
+        parts = [network.embed_localities(self._source, some) for some in every.split(at_once, dim=1)]
+        self.e_l = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def embed(self, rows: Tensor, cells: Tensor) -> Tensor:
         return self.e_l[rows, cells]

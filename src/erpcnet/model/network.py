@@ -39,11 +39,13 @@ class Classes(NamedTuple):
 class Glance(NamedTuple):
     """What the global subnet makes of images.
 
-    `source` is what localities are cut from: e^{n-1} [N, C', H', W'], or for HardNet the images themselves. `e_g`
-    [N, D] is the embedding, `a_g` [N, A] are the attributes predicted from it.
+    `source` is what localities are cut from, `described` what the cells are described by before any is: both are
+    e^{n-1} [N, C', H', W'], but with zoom localities are cut from the images, and HardNet has the images for both.
+    `e_g` [N, D] is the embedding, `a_g` [N, A] are the attributes predicted from it.
     """
 
     source: Tensor
+    described: Tensor
     e_g: Tensor
     a_g: Tensor
 
@@ -57,17 +59,46 @@ class Stage1Output(NamedTuple):
 
 
 class LocalSubnet(nn.Module):
-    """Partial convolution, C_l and f_cl: localities are windows of e^{n-1}.
+    """Where localities come from: what they are cut from, and what makes embeddings of them.
 
-    `tabulable`: an image has so few of them, one per cell, that all can be computed.
+    Attributes:
+        cut: The windows, on `source`; cell by cell those of the network's grid.
+        described_channels: Of what the cells are described by.
+        tabulable: An image has so few cells that all localities can be computed.
+        extractor: What begins with pretrained weights.
+        predictor: f_cl.
     """
 
     tabulable = True
+    cut: Grid
+    described_channels: int
+    extractor: nn.Module
+    predictor: Predictor
+
+    def source(self, images: Tensor, feature_map: Tensor) -> Tensor:
+        """What localities are cut from, given the images and e^{n-1} of the glance."""
+        raise NotImplementedError
+
+    def described(self, images: Tensor, feature_map: Tensor) -> Tensor:
+        """What the cells are described by."""
+        return feature_map
+
+    def entropy(self, described: Tensor, grid: Grid) -> Tensor:
+        """beta of every cell, [N, cells]."""
+        return entropy_ratios(described, grid)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """Windows [N, T, C, k, k] of the source to localities e_l [N, T, D]."""
+        raise NotImplementedError
+
+
+class WindowSubnet(LocalSubnet):
+    """The paper's: windows of e^{n-1}, partial convolution, C_l."""
 
     def __init__(self, backbone: SplitBackbone, grid: Grid, attributes: int, settings: ModelSettings) -> None:
         super().__init__()
         local = settings.local
-        self.grid, self.source_channels = grid, backbone.map_channels
+        self.cut, self.described_channels = grid, backbone.map_channels
         if local.kernel_mode == "valid" and local.kernel > grid.window:
             raise InputError(
                 f"a 'valid' kernel of {local.kernel} does not fit windows of {grid.window}; "
@@ -78,42 +109,55 @@ class LocalSubnet(nn.Module):
         self.predictor = Predictor(backbone.channels, attributes, settings.dropout)
 
     def source(self, images: Tensor, feature_map: Tensor) -> Tensor:
-        """What windows are cut from: e^{n-1}."""
         return feature_map
 
-    def entropy(self, source: Tensor) -> Tensor:
-        """beta of every cell, [N, cells]."""
-        return entropy_ratios(source, self.grid)
-
     def forward(self, windows: Tensor) -> Tensor:
-        """Windows [N, T, C', k, k] to localities e_l [N, T, D]."""
         maps = self.extractor(self.partial(windows.flatten(0, 1)))
         return maps.mean(dim=(2, 3)).unflatten(0, windows.shape[:2])
 
 
-class PatchSubnet(nn.Module):
-    """HardNet's local subnet: a second backbone, on patches of the image. The interface is `LocalSubnet`'s."""
+class PatchSubnet(LocalSubnet):
+    """A second backbone, on patches of the image: the base of zoom and of HardNet."""
 
-    tabulable = False
-
-    def __init__(self, grid: Grid, attributes: int, settings: ModelSettings) -> None:
+    def __init__(self, cut: Grid, attributes: int, settings: ModelSettings) -> None:
         super().__init__()
-        self.grid, self.source_channels = grid, 3
+        self.cut = cut
         self.extractor = create_backbone(settings.backbone.name, settings.backbone.weights)
         self.predictor = Predictor(self.extractor.channels, attributes, settings.dropout)
 
     def source(self, images: Tensor, feature_map: Tensor) -> Tensor:
-        """What patches are cut from: the images."""
         return images
 
-    def entropy(self, source: Tensor) -> Tensor:
-        """1 for every cell: the paper's HardNet has no beta."""
-        return torch.ones(source.shape[0], self.grid.cells, device=source.device)
-
     def forward(self, windows: Tensor) -> Tensor:
-        """Patches [N, T, 3, k, k] to localities e_l [N, T, D]."""
         patches = windows.flatten(0, 1).contiguous(memory_format=torch.channels_last)
         return self.extractor(patches).mean(dim=(2, 3)).unflatten(0, windows.shape[:2])
+
+
+class ZoomSubnet(PatchSubnet):
+    """A chosen window read again, from pixels up, from an image `zoom` times finer than the glance's.
+
+    The policy and beta see the glance's map alone, so that a locality which is not selected is never computed.
+    """
+
+    def __init__(
+        self, backbone: SplitBackbone, grid: Grid, image_size: int, attributes: int, settings: ModelSettings
+    ) -> None:
+        super().__init__(magnified(grid, settings.local.zoom * image_size), attributes, settings)
+        self.described_channels = backbone.map_channels
+
+
+class HardSubnet(PatchSubnet):
+    """HardNet's: patches of the glance's own image, in so many places that no table holds them; without beta."""
+
+    tabulable = False
+    described_channels = 3
+
+    def described(self, images: Tensor, feature_map: Tensor) -> Tensor:
+        return images
+
+    def entropy(self, described: Tensor, grid: Grid) -> Tensor:
+        """1 for every cell: the paper's HardNet has no beta."""
+        return torch.ones(described.shape[0], grid.cells, device=described.device)
 
 
 class ERPCNet(nn.Module):
@@ -143,6 +187,8 @@ class ERPCNet(nn.Module):
         self.backbone = create_backbone(settings.backbone.name, settings.backbone.weights)
         channels = self.backbone.channels
         patches = variant == "hardnet"
+        if patches and settings.local.zoom > 1:
+            raise InputError("HardNet reads patches of the glance's own image; set model.local.zoom to 1.")
         self.grid = patch_grid(image_size) if patches else make_grid(self.backbone.trunk, image_size, settings.local)
         if settings.steps > self.grid.cells:
             raise InputError(
@@ -152,20 +198,16 @@ class ERPCNet(nn.Module):
         self.global_predictor = Predictor(channels, attributes, settings.dropout)
         self.global_compatibility = self._compatibility()
         self.register_buffer("prototypes", torch.zeros(0, attributes))
-        self.local: LocalSubnet | PatchSubnet | None = None
+        self.local: LocalSubnet | None = None
         if variant != "globalnet":
-            self.local = (
-                PatchSubnet(self.grid, attributes, settings)
-                if patches
-                else LocalSubnet(self.backbone, self.grid, attributes, settings)
-            )
+            self.local = self._create_local(patches)
             self.joint = create_joint_head(channels, attributes, settings)
             self.local_compatibility = self._compatibility()
             self.joint_compatibility = self._compatibility()
             self.highlight_compatibility = self._compatibility()
         self.policy: ActorCritic | None = None
         if variant in WITH_POLICY and self.local is not None:
-            descriptor = _aligned(self.local.source_channels + 1)
+            descriptor = _aligned(self.local.described_channels + 1)
             self.policy = ActorCritic(channels, descriptor, self.grid.cells, settings.policy)
 
     @property
@@ -183,37 +225,54 @@ class ERPCNet(nn.Module):
         """Whether beta weighs the reward; it is 1 otherwise."""
         return self.variant == "erpcnet"
 
+    def _create_local(self, patches: bool) -> LocalSubnet:
+        if patches:
+            return HardSubnet(self.grid, self._attributes, self.settings)
+        if self.settings.local.zoom > 1:
+            return ZoomSubnet(self.backbone, self.grid, self.image_size, self._attributes, self.settings)
+        return WindowSubnet(self.backbone, self.grid, self._attributes, self.settings)
+
+    @property
+    def zoom(self) -> int:
+        """How many times larger than the glance the images are that the network is fed."""
+        return self.settings.local.zoom
+
     def glance(self, images: Tensor) -> Glance:
-        """Run the global subnet on images [N, 3, H, W]."""
+        """Run the global subnet on images [N, 3, H, W]; with zoom on a version of them that is so much smaller."""
         with autocast_convolutions(images):
-            feature_map = self.backbone.trunk(images)
+            feature_map = self.backbone.trunk(self._shrunk(images))
             e_g = pool_places(self.backbone.last(feature_map), self.settings.pooling)
         e_g = e_g.float()
-        source = feature_map if self.local is None else self.local.source(images, feature_map)
-        return Glance(source, e_g, self.global_predictor(e_g))
+        source = described = feature_map
+        if self.local is not None:
+            source, described = (part(images, feature_map) for part in (self.local.source, self.local.described))
+        return Glance(source, described, e_g, self.global_predictor(e_g))
+
+    def _shrunk(self, images: Tensor) -> Tensor:
+        return images if self.zoom == 1 else F.avg_pool2d(images, self.zoom)
 
     def saliency(self, images: Tensor) -> Tensor:
         """How much f_G finds at each place of its last map [N, H, W]: the sum of what is above zero."""
         with autocast_convolutions(images):
-            last = self.backbone(images)
+            last = self.backbone(self._shrunk(images))
         return last.float().relu().sum(dim=1)
 
     def embed_localities(self, source: Tensor, cells: Tensor) -> Tensor:
         """Localities e_l [N, T, D] of the cells [N, T] of a glance's `source`."""
         assert self.local is not None, "GlobalNet has no localities"
         with autocast_convolutions(source):
-            e_l = self.local(self.grid.crop(source, cells))
+            e_l = self.local(self.local.cut.crop(source, cells))
         return e_l.float()
 
-    def describe_cells(self, source: Tensor) -> tuple[Tensor, Tensor]:
+    def describe_cells(self, described: Tensor) -> tuple[Tensor, Tensor]:
         """Every cell's descriptor [N, cells, F] and beta [N, cells]; neither needs C_l. GlobalNet has no cells.
 
         The mean of its window and its beta, standardised here, once, and not whenever the policy reads them.
         """
         if self.local is None:  # nobody selects cells
-            return source.new_zeros(source.shape[0], 0, 0), source.new_zeros(source.shape[0], 0)
-        beta = self.local.entropy(source)
-        descriptors = torch.cat([self.grid.means(source).float(), beta[..., None]], dim=2)
+            return described.new_zeros(described.shape[0], 0, 0), described.new_zeros(described.shape[0], 0)
+        beta = self.local.entropy(described, self.grid)
+        descriptors = torch.cat([self.grid.means(described).float(), beta[..., None]], dim=2)
         size = descriptors.shape[2]
         return F.pad(F.layer_norm(descriptors, [size]), (0, _aligned(size) - size)), beta
 
@@ -222,7 +281,7 @@ class ERPCNet(nn.Module):
 
         `detach_global`: no gradient of a_l and a_j reaches the global subnet.
         """
-        source, e_g, a_g = self.glance(images)
+        source, _, e_g, a_g = self.glance(images)
         if self.local is None or cells is None:
             return Stage1Output(a_g, None, None)
         if detach_global:
@@ -294,6 +353,12 @@ class ERPCNet(nn.Module):
 def _aligned(size: int) -> int:
     """The next multiple of 8, as fast products of matrices need."""
     return -(-size // 8) * 8
+
+
+def magnified(grid: Grid, side: int) -> Grid:
+    """The same windows on an image of `side` pixels."""
+    scale = side / grid.height
+    return Grid(side, side, round(grid.window * scale), round(grid.stride * scale))
 
 
 def patch_grid(image_size: int) -> Grid:

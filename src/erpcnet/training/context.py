@@ -51,7 +51,7 @@ def open_context(config: Config, dataset: ZeroShotDataset) -> Context:
     # Told to use CPUs, it lets several processes on them know of each other; by itself it does so on GPUs alone.
     accelerator = Accelerator(cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available())
     preprocessing = preprocessing_for(config.model.backbone, config.data.crop_share)
-    loader = open_loader(dataset, config.data, preprocessing, accelerator.device)
+    loader = open_loader(dataset, config.input_data, preprocessing, accelerator.device)
     return Context(config, dataset, loader, accelerator, Runtime.of(config.precision, config.cuda_graphs))
 
 

@@ -68,7 +68,7 @@ class Unfinished:
             "another seed": config.seed,
             "other settings": config.fingerprint(),
             "other data": dataset.fingerprint(),
-            "other pictures": fingerprint(dataset, config.data.stored_size),
+            "other pictures": fingerprint(dataset, config.input_data.stored_size),
         }
         stored = self._read(OF)
         if stored is None:
