@@ -14,12 +14,14 @@ import yaml
 from PIL import Image
 
 import erpcnet
+from conftest import small_network
 from erpcnet.config import Config, JointSettings
 from erpcnet.data import ZeroShotDataset
 from erpcnet.evaluation.protocol import measure
 from erpcnet.experiments.ablation import list_methods, run_ablation
-from erpcnet.model import JointHead, OperatingPoint
+from erpcnet.model import JointHead, OperatingPoint, rollout
 from erpcnet.model.heads import JOINT_HEADS
+from erpcnet.model.localities import DirectLocalities
 from erpcnet.model.selection import SELECTION_ORDERS
 from erpcnet.training import open_context
 from erpcnet.training.context import create_network
@@ -56,13 +58,18 @@ def test_a_joint_head_is_added(tiny_config: Config, dataset: ZeroShotDataset) ->
 
 def test_a_selection_order_is_added(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     try:
-        run("register_order")
-        assert "strongest first" in list_methods()
+        order = run("register_order")["LowestBetaFirst"]()
+        assert "lowest beta first" in list_methods()
         config = replace(tiny_config, model=replace(tiny_config.model, sigma=0.5, delta=0.5))
-        (row,) = run_ablation(config, dataset, [0], ["strongest first"])
+        (row,) = run_ablation(config, dataset, [0], ["lowest beta first"])
         assert row["mean_steps"] == 6
+        network, images = small_network(), torch.randn(3, 3, 64, 64)
+        with torch.inference_mode():
+            localities = DirectLocalities(network, images)
+            found = rollout(network, localities, order).cells
+        assert torch.equal(found, localities.beta.argsort(dim=1)[:, :6])
     finally:
-        SELECTION_ORDERS.pop("strongest first", None)
+        SELECTION_ORDERS.pop("lowest beta first", None)
 
 
 def test_a_backbone_is_split() -> None:

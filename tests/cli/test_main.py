@@ -69,6 +69,13 @@ def test_a_preset_may_need_a_flag(tmp_path: Path) -> None:
     [
         (["train", "--config"], "argument --config: expected one argument"),
         (["train", "--config", "_paper"], "set --model.sigma too"),
+        (
+            ["train", "--epochs", "3"],
+            "--epochs 3 (perhaps --stage1.epochs or --stage2.epochs); see",
+        ),
+        (["predict", "run", "a.png", "--crop", "2"], "--crop 2 (perhaps --crops)"),
+        (["train", "--variant", "erpcnett"], "variant is 'erpcnett'; it must be one of 'erpcnet', 'rpcnet'"),
+        (["train", "--stage1.lr", "fast"], "stage1.lr is 'fast'; it must be of type float"),
         (["train", "--model.joint.kind", "mean"], "no joint head 'mean'"),
     ],
 )

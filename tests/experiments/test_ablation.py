@@ -103,7 +103,7 @@ def test_choosing_on_test_classes_is_reported(tiny_config: Config, dataset: Zero
 
 
 def test_an_unknown_method_is_refused_by_name(tiny_config: Config, dataset: ZeroShotDataset) -> None:
-    with pytest.raises(InputError, match="no method 'GloblNet'"):
+    with pytest.raises(InputError, match="no method 'GloblNet', perhaps 'GlobalNet'; the methods"):
         list(run_ablation(tiny_config, dataset, [0], ["GloblNet"]))
 
 

@@ -147,7 +147,5 @@ def test_joint_heads_are_found_by_name() -> None:
         torch.testing.assert_close(found, head.predictor(localities))
     finally:
         del JOINT_HEADS["latest"]
-    with pytest.raises(
-        InputError, match=r"no joint head 'latest'; model\.joint\.kind is one of concatenation, attention"
-    ):
+    with pytest.raises(InputError, match=r"no joint head 'latest'; model\.joint\.kind is one of .*attention"):
         create_joint_head(5, 4, ModelSettings(joint=JointSettings(kind="latest")))

@@ -8,6 +8,7 @@ import torch
 from conftest import between, small_network
 from erpcnet.config import LocalSettings
 from erpcnet.data import Batch
+from erpcnet.errors import InputError
 from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.localities import DirectLocalities
 from erpcnet.model.locality_tables import LocalityTable, Place, TableLocalities, build_table, choose_place
@@ -51,17 +52,17 @@ def _learned(network: ERPCNet) -> PolicyOrder:
     return PolicyOrder(network.policy)
 
 
-def _orders(network: ERPCNet) -> list[SelectionOrder]:
+def _sampled(network: ERPCNet) -> PolicyOrder:
     assert network.policy is not None
-    drawn = PolicyOrder(network.policy, torch.rand(6, 12, 16, generator=torch.Generator().manual_seed(0)))
-    fixed = FixedOrder(network.grid.centre_first())
-    return [RandomOrder(0), fixed, EntropyOrder(), _learned(network), drawn]
+    return PolicyOrder(network.policy, torch.rand(6, 12, 16, generator=torch.Generator().manual_seed(0)))
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("number", range(5))
-def test_no_cell_is_visited_twice(network: ERPCNet, images: torch.Tensor, number: int) -> None:
-    cells = rollout(network, DirectLocalities(network, images), _orders(network)[number]).cells
+@pytest.mark.parametrize("name", [*SELECTION_ORDERS, "policy", "sampled"])
+def test_no_cell_is_visited_twice(network: ERPCNet, images: torch.Tensor, name: str) -> None:
+    policies = {"policy": _learned, "sampled": _sampled}
+    order = policies[name](network) if name in policies else SELECTION_ORDERS[name](network, 0)
+    cells = rollout(network, DirectLocalities(network, images), order).cells
     assert cells.min() >= 0
     assert cells.max() < network.grid.cells
     assert all(len(set(row.tolist())) == network.steps for row in cells)
@@ -121,7 +122,7 @@ def _all(table: LocalityTable) -> TableLocalities:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("place", [None, "memory", "file"])
-def test_a_table_gives_the_same_walk_as_computing(network: ERPCNet, images: torch.Tensor, place: Place | None) -> None:
+def test_a_table_gives_the_same_rollout(network: ERPCNet, images: torch.Tensor, place: Place | None) -> None:
     batches = [Batch(images[:8], torch.arange(8)), Batch(images[8:], torch.arange(8, 12))]
     table = build_table(network, [batches], (1, 12), place=place)
     assert table.rows.tolist() == list(range(12))
@@ -137,7 +138,7 @@ def test_a_table_gives_the_same_walk_as_computing(network: ERPCNet, images: torc
 @pytest.mark.gpu
 @torch.inference_mode()
 @pytest.mark.parametrize("place", ["memory", "file"])
-def test_a_gpu_walks_over_a_table_that_lies_elsewhere(network: ERPCNet, images: torch.Tensor, place: Place) -> None:
+def test_a_gpu_reads_a_table_that_lies_elsewhere(network: ERPCNet, images: torch.Tensor, place: Place) -> None:
     there = copy.deepcopy(network).cuda()
     batches = [Batch(images.cuda(), torch.arange(12))]
     order = _learned(there)
@@ -200,6 +201,10 @@ def test_registered_orders_are_found_by_name(network: ERPCNet, images: torch.Ten
     try:
         order = SELECTION_ORDERS["corner first"](network, 0)
         assert rollout(network, DirectLocalities(network, images), order).cells[0].tolist() == [15, 14, 13, 12, 11, 10]
+        with pytest.raises(InputError, match="there is a selection order 'corner first' already"):
+            register_order("corner first")(corner_first)
+        with pytest.raises(InputError, match="separates them by semicolons"):
+            register_order("a; b")(corner_first)
     finally:
         del SELECTION_ORDERS["corner first"]
 

@@ -11,7 +11,7 @@ from erpcnet.cli.parser import Parser, add_config, add_overwrite, config_of, not
 from erpcnet.errors import InputError
 from erpcnet.utils.files import output_file
 
-DESCRIPTION = "GlobalNet, PCNet, RPCNet, ERPCNet and fixed selection orders, over several seeds, as a CSV file."
+DESCRIPTION = "GlobalNet, PCNet, RPCNet, ERPCNet and every selection order, over several seeds, as a CSV file."
 
 
 def add_arguments(parser: Parser, words: Sequence[str]) -> None:
@@ -38,7 +38,7 @@ def run(options: Namespace) -> int:
     from erpcnet.experiments.ablation import check_methods, list_methods, run_ablation
     from erpcnet.experiments.rows import write_rows
 
-    names = [name.strip() for name in options.methods.split(";")]
+    names = [name.strip() for name in options.methods.split(";") if name.strip()]
     methods = list_methods() if names == ["all"] else names
     check_methods(methods)
     out, dataset = output_file(options.out, options.overwrite), read_dataset(options.dataset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
@@ -81,9 +82,25 @@ def _run(words: list[str]) -> int:
             return 2
         prog = " ".join(["erpcnet", *(one.name for one in COMMANDS if one.name == words[0])])
         if any(word.partition("=")[0] == "--data" for word in words):
-            raise InputError(f"{prog}: the folder of the dataset is --dataset DIR, no longer --data.") from None
-        raise InputError(f"{prog}: {one_line(error)}; see `{prog} --help`.") from None
+            raise InputError("the folder of the dataset is --dataset DIR, no longer --data.") from None
+        raise InputError(f"{one_line(error)}{_closest_flag(words)}; see `{prog} --help`.") from None
     except SystemExit as done:  # after --help or --version
         return int(done.code or 0)
     command = next(one for one in COMMANDS if one.name == options.command)
     return command.module.run(options[options.command])
+
+
+def _closest_flag(words: list[str]) -> str:
+    """Which flag a word that is none may mean: one of its name in any group, or one that is spelt nearly so."""
+    command = next((one for one in COMMANDS if one.name == words[0]), None)
+    if command is None:
+        return ""
+    own = Parser()
+    command.module.add_arguments(own, ())
+    flags = [flag for action in own._actions for flag in action.option_strings if flag.startswith("--")]
+    for word in (word.partition("=")[0] for word in words if word.startswith("--")):
+        if word not in flags:
+            same = [flag for flag in flags if flag.rpartition(".")[2] == word.removeprefix("--")]
+            close = same or difflib.get_close_matches(word, flags, n=1)
+            return f" (perhaps {' or '.join(close)})" if close else ""
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,11 @@ from erpcnet.utils.progress import console
 set_parsing_settings(docstring_parse_attribute_docstrings=True, add_print_completion_argument=True)
 
 DEFAULT_PRESET = "photos"
+# What jsonargparse says of values that do not fit, and how a person would.
+PLAINLY = {
+    r'Parser key "([^"]+)": Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)': r"\1 is '\3'; it must be one of \2",
+    r'Parser key "([^"]+)": Expected an? <class \'(\w+)\'>\. Got value: (.*)': r"\1 is '\3'; it must be of type \2",
+}
 
 
 class CommandModule(Protocol):
@@ -121,5 +127,8 @@ def note_other_weights(preset: str, config: Config) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """jsonargparse's messages span lines; a user reads one."""
-    return " ".join(str(error).split())
+    """jsonargparse's messages span lines and name types of Python; a user reads one, of plain words."""
+    text = " ".join(str(error).split())
+    for pattern, plain in PLAINLY.items():
+        text = re.sub(pattern, plain, text)
+    return text

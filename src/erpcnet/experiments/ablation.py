@@ -8,6 +8,7 @@ validation classes (to choose sigma and delta, unless both are given) and with t
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from erpcnet.model import ERPCNet, SelectionOrder
 from erpcnet.model.heads import check_joint_kind
 from erpcnet.model.locality_tables import LocalityTable
 from erpcnet.model.scoring import Protocol
-from erpcnet.model.selection import SELECTION_ORDERS, Factory, RandomOrder, default_order
+from erpcnet.model.selection import SELECTION_ORDERS, OrderFactory, RandomOrder, default_order
 from erpcnet.training.context import Context, open_context, prepare
 from erpcnet.training.episode_sources import TableSource, policy_table
 from erpcnet.training.log import Log
@@ -47,8 +48,11 @@ def list_methods() -> tuple[str, ...]:
     """What can be compared: the paper's networks, every registered selection order (random is PCNet's), the policies
     to the letter of the paper, and the best order there could be.
     """
-    fixed = [name for name in SELECTION_ORDERS if name != "random"]
-    return ("GlobalNet", "PCNet", *fixed, *LITERAL, "RPCNet", "ERPCNet", "oracle")
+    orders = [name for name in SELECTION_ORDERS if name != "random"]
+    methods = ("GlobalNet", "PCNet", *orders, *LITERAL, "RPCNet", "ERPCNet", "oracle")
+    if len(set(methods)) < len(methods):
+        raise InputError("a registered selection order has the name of another method; give it one of its own.")
+    return methods
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,14 @@ def literal(config: Config, dataset: str) -> Config:
 def check_methods(methods: Sequence[str]) -> None:
     """Refuse a method that there is not."""
     known = list_methods()
-    unknown = set(methods) - set(known)
+    unknown = sorted(set(methods) - set(known))
     if unknown:
-        raise InputError(f"there is no method '{min(unknown)}'; the methods are {', '.join(known)}.")
+        closest = {"random": "PCNet", **{name.lower(): name for name in known}}
+        close = difflib.get_close_matches(unknown[0].lower(), closest, n=1)
+        hint = f", perhaps '{closest[close[0]]}'" if close else ""
+        raise InputError(
+            f"there is no method '{unknown[0]}'{hint}; the methods, separated by semicolons, are {'; '.join(known)}."
+        )
 
 
 def run_ablation(
@@ -192,7 +201,7 @@ def _with_policy(context: Context, trained: Trained) -> Trained:
     return replace(trained, network=network)
 
 
-def _order_of(factory: Factory, seed: int, trained: Trained, _hubness: float) -> SelectionOrder:
+def _order_of(factory: OrderFactory, seed: int, trained: Trained, _hubness: float) -> SelectionOrder:
     return factory(trained.network, seed)
 
 

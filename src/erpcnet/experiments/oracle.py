@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from erpcnet.model import Classes, ERPCNet
-from erpcnet.model.heads import JointState
 from erpcnet.model.localities import Localities
 from erpcnet.model.locality_tables import TableLocalities
 from erpcnet.model.scoring import class_logits
@@ -39,6 +38,6 @@ class OracleOrder:
             chance = chance.masked_fill(visited[:, cell], -1.0)
             better = chance > best
             best, choice = torch.where(better, chance, best), torch.where(better, cell, choice)
-        self._state = JointState(*network.joint.add(self._state, self._localities.embed(rows, choice), self._step))
+        self._state = network.joint.add(self._state, self._localities.embed(rows, choice), self._step)
         self._step += 1
         return choice

@@ -57,7 +57,10 @@ class Predictor(nn.Sequential):
 
 
 class JointState(NamedTuple):
-    """What a joint head has accumulated so far; every field's first dimension is the image."""
+    """What a joint head has accumulated so far.
+
+    The first dimension of every field is the image; a head of one's own may put whatever it needs behind that.
+    """
 
     of_global: Tensor  # what e_g contributes
     total: Tensor  # a running sum over localities
@@ -110,6 +113,8 @@ def register_joint_head(name: str) -> Callable[[Head], Head]:
     """
 
     def register(head: Head) -> Head:
+        if name in JOINT_HEADS:
+            raise InputError(f"there is a joint head '{name}' already.")
         JOINT_HEADS[name] = head
         return head
 

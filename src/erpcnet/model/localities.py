@@ -13,6 +13,9 @@ from erpcnet.model.network import ERPCNet
 class Localities(Protocol):
     """A batch of images: e_g [N, D], a_g [N, A], descriptors [N, cells, F], beta [N, cells], and e_l when asked for.
 
+    A descriptor is the mean of the cell's window and its beta, standardised over its own features (layer norm) and
+    padded with zeros; beta by itself is not standardised.
+
     `erpcnet.model.locality_tables` has one that looks everything up.
     """
 

@@ -8,13 +8,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from erpcnet.errors import InputError
 from erpcnet.model.localities import Localities
 from erpcnet.model.network import ERPCNet
 from erpcnet.model.policy import ActorCritic
 
 
 class SelectionOrder(Protocol):
-    """Selects the next cell of each image."""
+    """Selects the next cell of each image, in `erpcnet ablation`; what is predicted with is the variant's own.
+
+    Images that are done leave the batch, so what an order keeps of them is indexed by `rows`.
+    """
 
     def begin(self, localities: Localities) -> None:
         """A new batch of images."""
@@ -23,17 +27,17 @@ class SelectionOrder(Protocol):
         """The next cell [M] of the images `rows` [M].
 
         Args:
-            rows: Which images of the batch are still at it.
+            rows: Which images of the batch are still active.
             previous: [M, D], the embedding of the previous locality, or e_g before the first.
             visited: [M, cells] bool, what must not be selected again.
         """
 
 
-SELECTION_ORDERS: dict[str, Callable[[ERPCNet, int], SelectionOrder]] = {}
-Factory = Callable[[ERPCNet, int], SelectionOrder]
+OrderFactory = Callable[[ERPCNet, int], SelectionOrder]
+SELECTION_ORDERS: dict[str, OrderFactory] = {}
 
 
-def register_order(name: str) -> Callable[[Factory], Factory]:
+def register_order(name: str) -> Callable[[OrderFactory], OrderFactory]:
     """Make an order, as a function of a network and a seed, known by a name; the ablation compares all of them.
 
     Examples:
@@ -42,7 +46,11 @@ def register_order(name: str) -> Callable[[Factory], Factory]:
         ...     return FixedOrder(network.grid.centre_first().flip(0))
     """
 
-    def register(factory: Factory) -> Factory:
+    def register(factory: OrderFactory) -> OrderFactory:
+        if name in SELECTION_ORDERS:
+            raise InputError(f"there is a selection order '{name}' already.")
+        if ";" in name or name != name.strip():
+            raise InputError(f"'{name}' is no name for an order: the command line separates them by semicolons.")
         SELECTION_ORDERS[name] = factory
         return factory
 
