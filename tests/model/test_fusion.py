@@ -12,7 +12,7 @@ from conftest import small_network
 from erpcnet.inference import Engine
 from erpcnet.model.backbone import Chain
 from erpcnet.model.fusion import FusedConvolution, fuse, fuse_activations
-from erpcnet.model.network import WindowSubnet
+from erpcnet.model.local_subnets import WindowSubnet
 from erpcnet.utils.runtime import Runtime
 
 

@@ -10,7 +10,8 @@ import torch
 from conftest import small_network
 from erpcnet.config import LocalSettings
 from erpcnet.errors import InputError
-from erpcnet.model.network import ERPCNet, ZoomSubnet, patch_grid
+from erpcnet.model.local_subnets import ZoomSubnet, patch_grid
+from erpcnet.model.network import ERPCNet
 
 
 def test_hardnets_places_are_the_papers_patches() -> None:
