@@ -1,4 +1,4 @@
-"""Local subnets, where localities come from: windows of the glance's map, of a finer image (zoom), HardNet's patches."""
+"""Local subnets, where localities come from: windows of the glance's map, of a finer image (zoom), HardNet patches."""
 
 from __future__ import annotations
 
