@@ -24,7 +24,7 @@ $(VENV)/.installed: pyproject.toml
 setup: $(VENV)/.installed ## create .venv and install the package
 
 oldest: setup ## put the oldest supported versions of torch and the rest into .venv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --resolution lowest-direct -e '.[all]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --upgrade --resolution lowest-direct -e '.[all]'
 
 quickstart: setup ## draw the embedded dataset, train ERPCNet on it and evaluate it
 	$(BIN)/erpcnet data make creatures data/creatures
