@@ -87,8 +87,9 @@ def test_zoom_glances_at_the_small_image() -> None:
 
 
 @torch.inference_mode()
-def test_zoom_reads_windows_from_the_fine_image() -> None:
-    network = small_network("erpcnet", local=LocalSettings(zoom=2))
+@pytest.mark.parametrize("power", [1.0, 3.0])
+def test_zoom_reads_windows_from_the_fine_image(power: float) -> None:
+    network = small_network("erpcnet", local=LocalSettings(zoom=2), pooling=power)
     assert isinstance(network.local, ZoomSubnet)
     images, cells = torch.randn(2, 3, 128, 128), torch.tensor([[0, 6], [15, 9]])
     found = network.embed_localities(network.glance(images).source, cells)
@@ -97,7 +98,8 @@ def test_zoom_reads_windows_from_the_fine_image() -> None:
         for step in range(2):
             left, upper, right, lower = boxes[cells[image, step]].tolist()
             patch = images[image : image + 1, :, upper:lower, left:right]
-            expected = network.local.extractor(patch).mean(dim=(2, 3))[0]
+            features = network.local.extractor(patch)[0]
+            expected = features.clamp_min(0).pow(power).mean(dim=(1, 2)).pow(1 / power)
             torch.testing.assert_close(found[image, step], expected, atol=1e-4, rtol=1e-4)
 
 

@@ -26,6 +26,13 @@ def test_rewards_against_plain_loops(temperature: float) -> None:
             assert found[image, step].item() == pytest.approx(float(beta[image, step]) * expected, rel=1e-5)
 
 
+def test_without_global_logits_the_joint_ones_count_alone() -> None:
+    joint, labels, beta = torch.randn(3, 2, 4), torch.randint(4, (3, 2)), torch.rand(3, 2) + 0.5
+    found = rewards(joint, None, labels, beta)
+    of_joint = joint.softmax(dim=-1).gather(-1, labels[..., None])[..., 0]
+    torch.testing.assert_close(found, beta * of_joint)
+
+
 def test_labels_may_differ_from_step_to_step() -> None:
     joint, whole = torch.randn(2, 3, 4), torch.randn(2, 4)
     labels = torch.tensor([[0, 1, 2], [3, 3, 0]])

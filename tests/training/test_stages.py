@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,7 +25,7 @@ from erpcnet.training.ema import ExponentialMovingAverage
 from erpcnet.training.pipeline import rollout_test, run_stage1, run_stage2, train_network
 from erpcnet.training.runs import train_run
 from erpcnet.training.stage1 import _optimizer, _schedule, random_cells
-from erpcnet.training.stage2 import Stage2Trainer
+from erpcnet.training.stage2 import Stage2Trainer, collect_episodes
 from erpcnet.utils.cuda_graphs import WARMUP_RUNS, GraphedFunction
 
 
@@ -148,6 +149,28 @@ def test_stage_two_learns_to_look_where_the_evidence_is(dataset: ZeroShotDataset
     assert (chance == telling).float().mean() < 0.3
 
 
+@torch.no_grad()
+def test_rewards_of_localities_are_those_without_e_g(dataset: ZeroShotDataset) -> None:
+    network = small_network("erpcnet", attributes=len(dataset.attribute_names))
+    table = _planted(dataset)
+    table = replace(table, e_g=torch.randn_like(table.e_g), a_g=torch.randn_like(table.a_g))
+    images, settings = _all(table), Stage2Settings(crops=1, reward="localities", reward_temperature=2.0)
+    phi = torch.from_numpy(dataset.unit_attributes[dataset.seen])
+    labels = torch.from_numpy(np.searchsorted(dataset.seen, dataset.labels[dataset.train]))
+    noise = torch.rand(network.steps, len(table), network.grid.cells)
+    found = collect_episodes(network, images, labels, phi, settings, noise)
+    for image in range(3):
+        state = network.joint.start(torch.zeros(1, table.e_g.shape[2]))
+        for step, cell in enumerate(found.cells[image].tolist()):
+            state = network.joint.add(state, table.e_l[0, image, cell][None], step)
+            logits = network.joint_compatibility(network.joint.read(state), phi)[0] / 2.0
+            expected = table.beta[0, image, cell] * logits.softmax(dim=0)[labels[image]]
+            torch.testing.assert_close(found.reward[image, step], expected, atol=1e-5, rtol=1e-4)
+    # What the policy is shown still begins with e_g.
+    assert found.states is not None
+    torch.testing.assert_close(found.states[:, 0], table.e_g[0])
+
+
 @pytest.mark.gpu
 def test_captured_rollouts_are_those_that_are_not(dataset: ZeroShotDataset) -> None:
     planted = vars(_planted(dataset)).items()
@@ -218,6 +241,11 @@ def test_hardnet_trains_both_stages(tiny_config: Config, dataset: ZeroShotDatase
     assert len(rollouts.seen.cells[0]) == len(dataset.test_seen)
     assert len(rollouts.unseen.cells[0]) == len(dataset.test_unseen)
     assert all(len(set(row.tolist())) == network.steps for row in rollouts.unseen.cells[0])
+
+
+def test_stopping_at_sigma_needs_the_answers_reward() -> None:
+    with pytest.raises(InputError, match="stop_at_sigma ends episodes by the reward 'answer'"):
+        Stage2Settings(stop_at_sigma=True, reward="localities")
 
 
 def test_stopping_at_sigma_needs_sigma() -> None:

@@ -123,7 +123,7 @@ class ModelSettings:
     """Calibrated stacking: what is subtracted from the logits of seen classes; unset: chosen on validation classes."""
     pooling: float = 1.0
     """e_g is the generalised mean (GeM) of this power over the places of the last map: 1 is the mean, as in the paper;
-    the larger, the nearer to the maximum."""
+    the larger, the nearer to the maximum. With zoom e_l is pooled alike."""
     hubness: float = 0.0
     """Hubness correction: the share of an unseen class's hubness that is subtracted from its logits, that is of how
     well training images of the three nearest seen classes fit it. Unseen classes that resemble seen ones are answered

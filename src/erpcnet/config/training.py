@@ -102,6 +102,9 @@ class Stage2Settings:
     reward_temperature: float = 4.0
     """Divides the logits in the reward's softmax; 1 is the paper's. A fitted net is sure of every training image
     wherever it looks, so at 1 there is little to learn from."""
+    reward: Literal["answer", "localities"] = "answer"
+    """`answer`: the true class's probability by a_j and a_g, as in the paper. `localities`: by an a_j from which e_g is
+    hidden, alone. The glance knows training images by heart, so what a locality shows counts for little beside it."""
     stop_at_sigma: bool = False
     """End an episode once its reward reaches sigma, after which nothing is earned, as in the paper: being sure early
     costs reward then. Otherwise every episode has T steps."""
@@ -116,5 +119,7 @@ class Stage2Settings:
         for name in ("epochs", "update_epochs", "minibatch_size", "crops", "rollout_batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"stage2.{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.stop_at_sigma and self.reward != "answer":
+            raise InputError("stage2.stop_at_sigma ends episodes by the reward 'answer'; set stage2.reward to that.")
         if self.reward_temperature <= 0:
             raise InputError(f"stage2.reward_temperature is {self.reward_temperature}; it must be above 0.")

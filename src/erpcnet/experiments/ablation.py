@@ -265,6 +265,7 @@ def _circumstances(context: Context, trained: Trained) -> dict[str, Any]:
     return {
         "backbone": config.model.backbone.name,
         "input": config.data.image_size,
+        "zoom": config.model.local.zoom,
         "epochs": config.stage1.epochs,
         "settings": config.fingerprint(),
         "images_per_second": trained.images_per_second,

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from erpcnet.evaluation.tables import metrics_table
 from erpcnet.experiments.bench import ratios
+from erpcnet.experiments.curve import COUNTED, curve_rows, curves, draw_curves, read_work
 from erpcnet.experiments.rows import Rows, read_rows
 
 VARIANTS = ("GlobalNet", "PCNet", "RPCNet", "ERPCNet")
@@ -117,8 +118,13 @@ def summary_table(ablations: Sequence[Rows], published: Rows) -> str:
         for condition, tested in by_condition(rows).items():
             own = by_method(tested)
             found = (spread(own.get(method, []), figure) for method, figure in columns)
-            table.append((f"{tested[0]['input']}, {condition}", *found))
+            table.append((f"{_input(tested[0])}, {condition}", *found))
     return markdown_table(("", *(f"{method} {figure.upper()}" for method, figure in columns)), table)
+
+
+def _input(row: dict[str, str]) -> str:
+    """The size of the glance, and its zoom if there is one."""
+    return row["input"] if int(row.get("zoom") or 1) == 1 else f"{row['input']}, zoom {row['zoom']}"
 
 
 def _by_step(own: dict[str, Rows], kind: str, title: str) -> str:
@@ -278,6 +284,9 @@ def main() -> None:
     ablations = {path.stem: read_rows(path) for path in sorted(results.glob("cub-*.csv"))}
     for name, rows in ablations.items():
         fill(page, name, ablation_tables(rows))
+    found = curves(list(ablations.values()), read_work(read_rows(COUNTED)))
+    fill(page, "curve", markdown_table(("", "size, step or crops", "GMAC", "T1"), curve_rows(found)))
+    draw_curves(found, results.parent / "images" / "curve.png")
     published = read_rows(results / "published.csv")
     fill(page, "summary", summary_table(list(ablations.values()), published))
     fill(page, "published", published_table(published))

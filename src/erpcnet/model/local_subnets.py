@@ -11,6 +11,7 @@ from erpcnet.model.backbone import SplitBackbone, copy_of_last, create_backbone
 from erpcnet.model.grid import Grid, entropy_ratios
 from erpcnet.model.heads import Predictor
 from erpcnet.model.partial_convolution import PartialConvolution
+from erpcnet.model.pooling import pool_places
 
 # HardNet's patches, in pixels of an image of 224: as large as the paper's windows, and how far apart.
 PATCH_SIZE, PATCH_STRIDE = 80, 8
@@ -77,9 +78,9 @@ class WindowSubnet(LocalSubnet):
 class PatchSubnet(LocalSubnet):
     """A second backbone, on patches of the image: the base of zoom and of HardNet."""
 
-    def __init__(self, cut: Grid, attributes: int, settings: ModelSettings) -> None:
+    def __init__(self, cut: Grid, attributes: int, settings: ModelSettings, pooling: float = 1.0) -> None:
         super().__init__()
-        self.cut = cut
+        self.cut, self._pooling = cut, pooling
         self.extractor = create_backbone(settings.backbone.name, settings.backbone.weights)
         self.predictor = Predictor(self.extractor.channels, attributes, settings.dropout)
 
@@ -88,19 +89,20 @@ class PatchSubnet(LocalSubnet):
 
     def forward(self, windows: Tensor) -> Tensor:
         patches = windows.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        return self.extractor(patches).mean(dim=(2, 3)).unflatten(0, windows.shape[:2])
+        return pool_places(self.extractor(patches), self._pooling).unflatten(0, windows.shape[:2])
 
 
 class ZoomSubnet(PatchSubnet):
     """A chosen window read again, from pixels up, from an image `zoom` times finer than the glance's.
 
-    The policy and beta see the glance's map alone, so that a locality which is not selected is never computed.
+    The policy and beta see the glance's map alone, so that a locality which is not selected is never computed. A
+    window's last map is pooled as the glance's is (`model.pooling`): it is large enough for that to matter.
     """
 
     def __init__(
         self, backbone: SplitBackbone, grid: Grid, image_size: int, attributes: int, settings: ModelSettings
     ) -> None:
-        super().__init__(magnified(grid, settings.local.zoom * image_size), attributes, settings)
+        super().__init__(magnified(grid, settings.local.zoom * image_size), attributes, settings, settings.pooling)
         self.described_channels = backbone.map_channels
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def rewards(
-    joint_logits: Tensor, global_logits: Tensor, labels: Tensor, beta: Tensor | float, temperature: float = 1.0
+    joint_logits: Tensor, global_logits: Tensor | None, labels: Tensor, beta: Tensor | float, temperature: float = 1.0
 ) -> Tensor:
-    """r_t = beta (p_joint(y) + p_global(y)).
+    """r_t = beta (p_joint(y) + p_global(y)), or beta p_joint(y) where there are no global logits.
 
     Args:
         joint_logits: [..., T, C], of a_j after each step.
@@ -22,6 +22,8 @@ def rewards(
         [..., T].
     """
     of_joint = (joint_logits / temperature).softmax(dim=-1).gather(-1, labels[..., None]).squeeze(-1)
+    if global_logits is None:
+        return beta * of_joint
     of_global = (global_logits / temperature).softmax(dim=-1).gather(-1, labels)
     return beta * (of_joint + of_global)
 

@@ -72,6 +72,7 @@ def rollout(
     *,
     stop: Stop | None = None,
     keep_localities: bool = False,
+    hide_global: bool = False,
 ) -> Rollout:
     """Select up to T localities of every image; one that is done costs nothing from then on.
 
@@ -81,6 +82,7 @@ def rollout(
         order: Selects the cells.
         stop: Says which images are done after a step (see `erpcnet.model.scoring.StopRule`); without one all take T.
         keep_localities: Whether the result holds e_l.
+        hide_global: Whether a_j is predicted without e_g, as the joint head learned to; orders see e_g all the same.
 
     Returns:
         The rollout of N images; GlobalNet's has T = 0.
@@ -100,7 +102,7 @@ def rollout(
         return result
     order.begin(localities)
     rows = torch.arange(count, device=device)
-    state, previous = network.joint.start(e_g), e_g
+    state, previous = network.joint.start(torch.zeros_like(e_g) if hide_global else e_g), e_g
     visited = torch.zeros(count, network.grid.cells, dtype=torch.bool, device=device)
     for step in range(steps):
         cells = order.select(rows, previous, visited)

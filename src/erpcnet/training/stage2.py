@@ -239,9 +239,11 @@ def collect_episodes(
     """Roll out a batch of images, sampling from pi with noise [T, N, cells]; labels [N] are rows of phi [S, A]."""
     policy = network.policy
     assert policy is not None
-    rolled_out = rollout(network, localities, PolicyOrder(policy, noise), keep_localities=keep_states)
+    answers = settings.reward == "answer"
+    order = PolicyOrder(policy, noise)
+    rolled_out = rollout(network, localities, order, keep_localities=keep_states, hide_global=not answers)
     joint_logits = network.joint_compatibility(rolled_out.a_j, phi)
-    global_logits = network.global_compatibility(rolled_out.a_g, phi)
+    global_logits = network.global_compatibility(rolled_out.a_g, phi) if answers else None
     beta = rolled_out.beta if network.uses_entropy else 1.0
     every = labels[:, None].expand(joint_logits.shape[:2])
     reward = rewards(joint_logits, global_logits, every, beta, settings.reward_temperature)

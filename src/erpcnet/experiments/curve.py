@@ -1,0 +1,154 @@
+"""Accuracy against work: what a step more, a larger image or more crops cost in arithmetic, and what they gain.
+
+`python -m erpcnet.experiments.curve` counts the arithmetic anew; `erpcnet.experiments.report` makes the table and the
+figure of the results page from that and from the committed rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+from erpcnet.experiments.rows import Rows, write_rows
+
+COUNTED = Path("benchmarks/results/work.csv")
+NETWORKS = ((224, 1), (448, 1), (224, 2))  # input size and zoom of the committed ablations
+
+
+class Work(NamedTuple):
+    """GMAC of the glance, and of one locality."""
+
+    glance: float
+    locality: float
+
+    def of(self, steps: float, crops: int = 1) -> float:
+        """GMAC of an image that takes so many steps in each of its crops; the object crop needs one more glance."""
+        return crops * (self.glance + steps * self.locality) + (self.glance if crops > 1 else 0)
+
+
+class Curve(NamedTuple):
+    """Points of one kind: `gmac` and `t1` (per cent), and what each of them is."""
+
+    name: str
+    gmac: tuple[float, ...]
+    t1: tuple[float, ...]
+    labels: tuple[str, ...]
+
+
+def count_work(backbone: str = "resnet50") -> list[dict[str, Any]]:
+    """Rows with the GMAC of a glance and of a locality, for each of the networks."""
+    import torch
+
+    from erpcnet.config import LocalSettings
+    from erpcnet.experiments.bench_cases import BenchSettings, count_macs, drawn_network
+
+    rows = []
+    for size, zoom in NETWORKS:
+        network = drawn_network("pcnet", BenchSettings(backbone=backbone, image_size=size), LocalSettings(zoom=zoom))
+        images = torch.zeros(1, 3, zoom * size, zoom * size)
+        glance = count_macs(network.backbone, torch.zeros(1, 3, size, size))
+        source = network.glance(images).source
+        locality = count_macs(network.embed_localities, source, torch.zeros(1, 1, dtype=torch.long))
+        rows.append({"input": size, "zoom": zoom, "glance_gmac": glance / 1e9, "locality_gmac": locality / 1e9})
+    return rows
+
+
+def read_work(rows: Rows) -> dict[tuple[int, int], Work]:
+    """The work of a network by its input size and zoom."""
+    return {
+        (int(row["input"]), int(row["zoom"])): Work(float(row["glance_gmac"]), float(row["locality_gmac"]))
+        for row in rows
+    }
+
+
+def curves(ablations: Sequence[Rows], work: dict[tuple[int, int], Work]) -> list[Curve]:
+    """GlobalNet over input sizes, and ERPCNet over steps and over crops, with the hubness correction.
+
+    Args:
+        ablations: The rows of each ablation, of several seeds.
+        work: See `read_work`.
+    """
+    glances: list[tuple[float, float, str]] = []
+    found = []
+    for rows in ablations:
+        size, zoom = int(rows[0]["input"]), int(rows[0].get("zoom") or 1)
+        cost = work[size, zoom]
+        tested = [row for row in rows if float(row["hubness"])]
+        single = [row for row in tested if row["crops"] == "1"]
+        if zoom == 1:
+            glances.append((cost.glance, _mean(single, "GlobalNet", "t1"), f"{size}"))
+        columns = sorted(name for name in rows[0] if name.startswith("t1_step"))
+        steps = range(1, len(columns) + 1)
+        name = f"glance {size}, zoom {zoom}" if zoom > 1 else f"windows of the map, {size}"
+        found.append(
+            Curve(
+                f"ERPCNet, {name}: steps",
+                tuple(cost.of(step) for step in steps),
+                tuple(_mean(single, "ERPCNet", column) for column in columns),
+                tuple(f"{step}" for step in steps),
+            )
+        )
+        crops = sorted({int(row["crops"]) for row in tested})
+        by_crops = {count: [row for row in tested if int(row["crops"]) == count] for count in crops}
+        found.append(
+            Curve(
+                f"ERPCNet, {name}: 1, 2 and 4 crops, early stop",
+                tuple(cost.of(_mean(own, "ERPCNet", "mean_steps") / 100, count) for count, own in by_crops.items()),
+                tuple(_mean(own, "ERPCNet", "t1") for own in by_crops.values()),
+                tuple(f"{count}" for count in crops),
+            )
+        )
+    gmac, t1, labels = zip(*sorted(glances), strict=True)
+    return [Curve("GlobalNet: input size", gmac, t1, labels), *found]
+
+
+def _mean(rows: Rows, method: str, column: str) -> float:
+    """In per cent, over the seeds."""
+    return 100 * mean(float(row[column]) for row in rows if row["method"] == method)
+
+
+def curve_rows(found: Sequence[Curve]) -> list[tuple[str, ...]]:
+    """A line per point: what it is, GMAC and T1."""
+    return [
+        (curve.name, label, f"{gmac:.1f}", f"{t1:.1f}")
+        for curve in found
+        for label, gmac, t1 in zip(curve.labels, curve.gmac, curve.t1, strict=True)
+    ]
+
+
+def draw_curves(found: Sequence[Curve], out: Path) -> None:
+    """T1 over GMAC."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(8, 5))
+    colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    for number, curve in enumerate(found):
+        # The first is GlobalNet's; of each network that follows, steps are a line and crops are dashed.
+        colour = "black" if number == 0 else colours[(number - 1) // 2]
+        style = "s-" if number == 0 else "o-" if number % 2 else "^--"
+        axis.plot(curve.gmac, curve.t1, style, color=colour, markersize=5, label=curve.name)
+    axis.set_xscale("log")
+    ticks = (4, 6, 8, 10, 15, 20, 30, 50, 80)
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.set_xticks([], minor=True)
+    axis.set_xlabel("GMAC per image")
+    axis.set_ylabel("T1, per cent")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(out, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Count the arithmetic."""
+    write_rows(COUNTED, count_work())
+
+
+if __name__ == "__main__":
+    main()
