@@ -58,6 +58,7 @@ def tiny_config() -> Config:
         data={"image_size": 64},
         stage1={"epochs": 1, "batch_size": 16},
         stage2={"epochs": 2, "minibatch_size": 16},
+        evaluation={"folds": 1},
     )
 
 

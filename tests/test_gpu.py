@@ -21,7 +21,18 @@ def test_a_run_on_a_gpu_predicts_as_evaluated(
     variant: str, creatures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    small = ["--data.image_size", "64", "--stage1.epochs", "4", "--stage1.batch_size", "8", "--stage2.epochs", "6"]
+    small = [
+        "--evaluation.folds",
+        "1",
+        "--data.image_size",
+        "64",
+        "--stage1.epochs",
+        "4",
+        "--stage1.batch_size",
+        "8",
+        "--stage2.epochs",
+        "6",
+    ]
     words = ["train", "--config", "creatures", "--dataset", str(creatures), "--out", str(run), "--variant", variant]
     assert main([*words, *small]) == 0
     capsys.readouterr()
@@ -40,7 +51,18 @@ def test_a_run_on_a_gpu_predicts_as_evaluated(
 
 @pytest.mark.gpu
 def test_deterministic_runs_on_a_gpu_are_equal(creatures: Path, tmp_path: Path) -> None:
-    small = ["--data.image_size", "64", "--stage1.epochs", "3", "--stage1.batch_size", "8", "--stage2.epochs", "3"]
+    small = [
+        "--evaluation.folds",
+        "1",
+        "--data.image_size",
+        "64",
+        "--stage1.epochs",
+        "3",
+        "--stage1.batch_size",
+        "8",
+        "--stage2.epochs",
+        "3",
+    ]
     words = ["train", "--config", "creatures", "--dataset", str(creatures), "--deterministic", "true", *small]
     try:
         for name in ("one", "two"):

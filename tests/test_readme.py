@@ -81,7 +81,7 @@ def test_the_snippets_run(
     creatures: Path, dataset: ZeroShotDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    quick = ["--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1"]
+    quick = ["--evaluation.folds", "1", "--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1"]
     assert (
         main(["train", "--config", "creatures", "--dataset", str(creatures), "--out", "runs/quickstart", *quick]) == 0
     )

@@ -25,6 +25,7 @@ from erpcnet.model.scoring import stack_logits
 from erpcnet.training.context import create_network
 
 QUICK = [
+    *("--evaluation.folds", "1"),
     "--data.image_size",
     "64",
     "--stage1.epochs",
@@ -69,7 +70,8 @@ def run(creatures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_leaves_what_it_promises(run: Path, creatures: Path) -> None:
     names = {path.name for path in run.iterdir()}
-    assert names == {"config.yaml", "model.safetensors", "metrics.json", "logs", "localities.png"}
+    made = {"config.yaml", "model.safetensors", "metrics.json", "validation.json", "logs", "localities.png"}
+    assert names == made
     # Whoever may read the one may read the other.
     assert (run / "model.safetensors").stat().st_mode == (run / "config.yaml").stat().st_mode
     metrics = json.loads((run / "metrics.json").read_text())
@@ -88,6 +90,26 @@ def test_evaluating_again_gives_the_same_figures(run: Path, capsys: pytest.Captu
     metrics = json.loads((run / "metrics.json").read_text())
     for name in KEYS:
         assert again[name] == pytest.approx(metrics[name]), name
+
+
+def test_another_delta_may_be_tried(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = json.loads((run / "validation.json").read_text())
+    assert main(["evaluate", str(run), "--delta", "0"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"delta {known['chosen']:.2f} from {known['classes']} validation classes" in said
+    u, s = 100 * known["unseen"][0], 100 * known["seen"][0]
+    assert f"On the validation classes, at delta 0.00: U {u:.1f} S {s:.1f}" in said
+    assert main(["evaluate", str(run), "--delta", "1000", "--json"]) == 0
+    far = json.loads(capsys.readouterr().out)
+    assert (far["protocol"], far["delta"], far["s"]) == ("fixed", 1000, 0)
+    assert far["u"] == pytest.approx(far["t1"], abs=0.2)  # among unseen classes, but that others stop elsewhere
+    assert main(["evaluate", str(run), "--delta", "nan"]) == 2
+    (run / "validation.json").rename(run / "kept.json")
+    try:
+        (run / "validation.json").write_text("{")
+        assert main(["evaluate", str(run)]) == 2
+    finally:
+        (run / "kept.json").replace(run / "validation.json")
 
 
 @pytest.mark.parametrize("crops", [1, 2, 4])

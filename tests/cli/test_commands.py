@@ -28,6 +28,7 @@ from erpcnet.data import ZeroShotDataset
 from erpcnet.data.creatures import CreatureSettings
 
 QUICK = [
+    *("--evaluation.folds", "1"),
     *("--data.image_size", "64", "--stage1.epochs", "6", "--stage1.batch_size", "16"),
     *("--stage2.epochs", "2", "--data.test_crops", "4", "--model.hubness", "0.3"),
 ]
@@ -108,7 +109,18 @@ def test_the_same_answer_wherever_one_asks(
 def test_an_ablation_writes_a_row_for_each_method(creatures: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "rows.csv"
     given = ["--config", "creatures", "--dataset", str(creatures), "--out", str(out), "--seeds", "3"]
-    small = ["--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1", "--model.sigma", "1"]
+    small = [
+        "--evaluation.folds",
+        "1",
+        "--data.image_size",
+        "64",
+        "--stage1.epochs",
+        "1",
+        "--stage2.epochs",
+        "1",
+        "--model.sigma",
+        "1",
+    ]
     assert main(["ablation", *given, "--methods", "GlobalNet; PCNet", *small, "--model.delta", "0.5"]) == 0
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -172,7 +184,18 @@ def test_other_weights_than_were_measured_are_told(
     creatures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["train", "--config", "creatures", "--dataset", str(creatures), "--variant", "globalnet"]
-    small = ["--data.image_size", "64", "--stage1.epochs", "1", "--model.sigma", "1", "--model.delta", "0.5"]
+    small = [
+        "--evaluation.folds",
+        "1",
+        "--data.image_size",
+        "64",
+        "--stage1.epochs",
+        "1",
+        "--model.sigma",
+        "1",
+        "--model.delta",
+        "0.5",
+    ]
     for name, weights, expected in (("as is", [], 0), ("bare", ["--model.backbone.weights", "none"], 1)):
         assert main([*given, "--out", str(tmp_path / name), *small, *weights]) == 0
         told = capsys.readouterr().err
@@ -190,7 +213,18 @@ def test_every_preset_names_its_backbone_and_weights(name: str) -> None:
 
 def test_a_deterministic_run_asks_torch_for_it(creatures: Path, tmp_path: Path) -> None:
     given = ["--config", "creatures", "--dataset", str(creatures), "--variant", "globalnet", "--deterministic", "true"]
-    small = ["--data.image_size", "64", "--stage1.epochs", "1", "--model.sigma", "1", "--model.delta", "0.5"]
+    small = [
+        "--evaluation.folds",
+        "1",
+        "--data.image_size",
+        "64",
+        "--stage1.epochs",
+        "1",
+        "--model.sigma",
+        "1",
+        "--model.delta",
+        "0.5",
+    ]
     try:
         assert main(["train", *given, "--out", str(tmp_path / "run"), *small]) == 0
         assert torch.are_deterministic_algorithms_enabled()

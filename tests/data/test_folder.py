@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from erpcnet.data import read_dataset
+import erpcnet.data.dataset
+from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.data.check import check_dataset
+from erpcnet.data.dataset import draw_folds
 from erpcnet.data.folder import init_folder
 from erpcnet.data.images import find_images
 from erpcnet.errors import InputError
@@ -51,7 +54,7 @@ def test_a_folder_is_read_as_written(folder: Path) -> None:
     assert [dataset.image_paths[row] for row in dataset.test_seen] == ["a2.png"]
     np.testing.assert_allclose(np.linalg.norm(dataset.unit_attributes, axis=1), 1, rtol=1e-6)
     np.testing.assert_allclose(dataset.attributes[2], [0.5, 0.2])
-    assert len(dataset.folds) == 3
+    assert len(dataset.folds) == 2  # of four seen classes, two in each
 
 
 def test_folds_are_drawn_alike_every_time_or_read(folder: Path) -> None:
@@ -216,3 +219,28 @@ def test_attributes_that_have_no_length_are_refused(folder: Path, value: str, me
         read_dataset(folder)
     _change("attributes.csv", f"fish,{value},0", "fish,1e-6,1e6")(folder)
     assert np.isfinite(read_dataset(folder).unit_attributes).all()
+
+
+def test_drawn_folds_hold_out_no_class_twice() -> None:
+    seen = np.arange(30) * 2
+    folds = draw_folds(seen)
+    assert [len(fold.val) for fold in folds] == [8, 8, 8]
+    assert len(np.unique(np.concatenate([fold.val for fold in folds]))) == 24
+    for fold in folds:
+        assert np.array_equal(np.sort(np.concatenate([fold.train, fold.val])), seen)
+    assert draw_folds(seen[:3]) == ()
+
+
+def test_as_many_folds_as_hold_enough_classes(dataset: ZeroShotDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(dataset.folds[0].val)
+    assert len(dataset.folds) * size < 20
+    assert len(dataset.validation()) == len(dataset.folds)  # all there are
+    assert [fold.name for fold in dataset.validation(1)] == [f"{dataset.name}-fold0"]
+    with pytest.raises(InputError, match=r"evaluation\.folds is 9"):
+        dataset.validation(9)
+    monkeypatch.setattr(erpcnet.data.dataset, "ENOUGH_CLASSES", size + 1)
+    assert len(dataset.validation()) == 2
+    monkeypatch.setattr(erpcnet.data.dataset, "ENOUGH_CLASSES", size)
+    assert len(dataset.validation()) == 1
+    with pytest.raises(InputError, match="too few seen classes for validation folds"):
+        dataclasses.replace(dataset, folds=()).validation()

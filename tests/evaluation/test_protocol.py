@@ -13,7 +13,7 @@ from erpcnet.config import Config, Variant
 from erpcnet.data import ZeroShotDataset, open_cache
 from erpcnet.data.transforms import centre_boxes, object_boxes, resample
 from erpcnet.evaluation.gzsl import seen_unseen_curve
-from erpcnet.evaluation.operating_point import SIGMAS, choose_operating_point, choose_sigma
+from erpcnet.evaluation.operating_point import SIGMAS, Choice, choose_on_test, choose_operating_point, choose_sigma
 from erpcnet.evaluation.protocol import Metrics, measure
 from erpcnet.evaluation.rollouts import Split, build_test_tables, rollout_tables
 from erpcnet.model import Classes, ERPCNet
@@ -51,9 +51,9 @@ def test_selection_never_reads_a_test_image(context: Context, monkeypatch: pytes
         return original(rows)
 
     monkeypatch.setattr(context.loader, "_pixels", spy)
-    point = select_operating_point(context, Log())
-    assert point is not None
-    assert point.protocol == "validation"
+    choice = select_operating_point(context, Log())
+    assert choice is not None
+    assert choice.point.protocol == "validation"
     assert fed
     assert fed <= set(context.dataset.train.tolist())
 
@@ -61,7 +61,7 @@ def test_selection_never_reads_a_test_image(context: Context, monkeypatch: pytes
 def test_a_given_operating_point_is_used(context: Context) -> None:
     model = replace(context.config.model, sigma=0.5, delta=0.3)
     fixed = replace(context, config=replace(context.config, model=model))
-    assert select_operating_point(fixed, Log()) == OperatingPoint(0.5, 0.3, "fixed")
+    assert select_operating_point(fixed, Log()) == Choice(OperatingPoint(0.5, 0.3, "fixed"))
 
 
 def test_choosing_on_test_classes_is_reported(context: Context) -> None:
@@ -161,10 +161,15 @@ def test_without_test_images_of_seen_classes(context: Context) -> None:
 
 
 @pytest.mark.parametrize(("lean", "expected"), [(1.5, 1.5), (-1.5, 0.0)])
-def test_the_chosen_delta_is_the_best(lean: float, expected: float) -> None:
+def test_the_delta_chosen_on_test_is_the_best(lean: float, expected: float) -> None:
     """Two seen classes (0, 1) and two unseen (2, 3); the right class has 1 more than the other of its kind, and seen
     classes `lean` more than unseen ones: so the gaps are lean + 1 on images of seen classes, and lean - 1 on others."""
+    found = choose_on_test(_leaning(lean), 1.0, None, 0.001)  # type: ignore[arg-type]
+    assert found.delta == pytest.approx(expected)
+    assert found.protocol == "test"
 
+
+def _leaning(lean: float) -> object:
     class Rollouts:
         seen = object()
         network = SimpleNamespace(policy=None)
@@ -180,8 +185,78 @@ def test_the_chosen_delta_is_the_best(lean: float, expected: float) -> None:
             answers = Answers(logits[:, None, classes], torch.zeros(1, 2))
             return SimpleNamespace(stopped=lambda _sigma: answers)
 
-    found = choose_operating_point(Rollouts(), 1.0, None, 0.001, "validation")  # type: ignore[arg-type]
-    assert found.delta == pytest.approx(expected)
+    return Rollouts()
+
+
+def test_delta_lies_in_the_middle_of_what_is_as_good() -> None:
+    """With the gaps 2.5 and 0.5, every delta between them is right about all images."""
+    choice = choose_operating_point([_leaning(1.5), _leaning(3.5)], 1.0, None, 0.001)  # type: ignore[list-item]
+    assert choice.curve is not None
+    # Two seen classes are too few to say how delta grows with their number.
+    assert choice.curve.by_fold == pytest.approx((1.5, 3.5), abs=0.02)
+    assert choice.point.delta == choice.curve.chosen == pytest.approx(2.5, abs=0.02)
+    assert choice.curve.classes == 4
+    # At 2.5 one fold is at the edge of what is right for it; where both are wrong by much, H is 0.
+    assert choice.curve.at(0.0)[2] == pytest.approx(0.0)
+    assert choice.curve.at(2.0)[:2] == pytest.approx((0.5, 1.0))
+    assert "4 validation classes in 2 folds, which ask for 1.50 to 3.50" in choice.curve.describe()
+
+
+class _Crowd:
+    """Images whose true class has 2 more than a Gumbel draw: with n seen classes the best of them grows like log n."""
+
+    seen = object()
+    network = SimpleNamespace(policy=None)
+
+    def __init__(self, seen: int, unseen: int, images: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.dataset = SimpleNamespace(seen=np.arange(seen), unseen=np.arange(seen, seen + unseen))
+        self._labels = {
+            "seen": torch.arange(seen).repeat_interleave(images),
+            "unseen": torch.arange(seen, seen + unseen).repeat_interleave(images),
+        }
+        self._logits = {}
+        for which, labels in self._labels.items():
+            noise = -(-torch.rand(len(labels), seen + unseen, generator=generator).clamp_min(1e-9).log()).log()
+            noise[torch.arange(len(labels)), labels] += 4
+            noise[:, :seen] += 1
+            self._logits[which] = noise
+
+    def labels(self, which: str) -> torch.Tensor:
+        return self._labels[which]
+
+    def score(self, which: str, classes: np.ndarray) -> SimpleNamespace:
+        answers = Answers(self._logits[which][:, None, classes], torch.zeros(1, len(self._labels[which])))
+        return SimpleNamespace(stopped=lambda _sigma: answers)
+
+
+def test_delta_is_extended_to_all_seen_classes() -> None:
+    """A fold of 20 seen classes and 20 others says how much larger delta is to be for 40."""
+    fold, whole = _Crowd(20, 20, 60, seed=0), _Crowd(40, 20, 60, seed=1)
+    choice = choose_operating_point([fold], 1.0, None, 0.001)  # type: ignore[list-item]
+    assert choice.curve is not None
+    deltas = torch.linspace(0, 8, 801, dtype=torch.float64)
+
+    def middle(crowd: _Crowd) -> float:
+        """By brute force over delta."""
+        every = np.concatenate([crowd.dataset.seen, crowd.dataset.unseen])
+        means = []
+        for delta in deltas:
+            shares = []
+            for which in ("seen", "unseen"):
+                logits = crowd.score(which, every).stopped(1.0).final.clone()
+                logits[:, : len(crowd.dataset.seen)] -= delta
+                right = logits.argmax(dim=1) == crowd.labels(which)
+                own = crowd.labels(which)
+                shares.append(torch.stack([right[own == label].double().mean() for label in own.unique()]).mean())
+            means.append(2 * shares[0] * shares[1] / (shares[0] + shares[1]))
+        found = torch.stack(means)
+        return float(deltas[found >= found.max() - 0.01].mean())
+
+    of_fold, of_whole = middle(fold), middle(whole)
+    assert of_whole > of_fold + 0.15
+    assert abs(choice.point.delta - of_whole) < abs(of_fold - of_whole)
+    assert choice.point.delta > of_fold
 
 
 def test_the_chosen_sigma_is_the_smallest_that_costs_little() -> None:
@@ -212,7 +287,7 @@ def test_the_chosen_sigma_is_the_smallest_that_costs_little() -> None:
 
     # By hand: with n images lost and none won, (n + sqrt(n)) / 45 is allowed up to n = 0, 1, 2 and 4.
     for allowed, expected in {0.0: 1.4, 0.05: 1.3, 0.1: 1.2, 0.15: 1.0, 2.0: SIGMAS[0]}.items():
-        sigma = choose_sigma(Rollouts(), allowed)  # type: ignore[arg-type]
+        sigma = choose_sigma([Rollouts()], allowed)  # type: ignore[list-item]
         assert sigma == pytest.approx(expected)
         assert all(cost(larger) <= allowed for larger in SIGMAS[SIGMAS.index(sigma) :])
 
@@ -222,7 +297,7 @@ def test_temperatures_fit_the_validation_images_best(context: Context) -> None:
     """Against a sweep over the negative log-likelihood, image by image, after the glance and where rollouts end."""
     network = create_network(context.config, len(context.dataset.attribute_names)).eval()
     rollouts = rollout_test(context, network, context.dataset)
-    found = choose_operating_point(rollouts, 0.6, 0.4, 0.001, "validation")
+    found = choose_operating_point([rollouts], 0.6, 0.4, 0.001).point
     sweep = np.exp(np.linspace(np.log(0.05), np.log(50), 2000))
     dataset = context.dataset
     every = np.concatenate([dataset.seen, dataset.unseen])

@@ -168,7 +168,18 @@ def test_what_is_alike_is_not_laid_out(trained: tuple[Config, ERPCNet], dataset:
 @pytest.mark.parametrize("variant", ["erpcnet", "pcnet", "globalnet"])
 def test_a_page_has_all_of_its_pictures(variant: str, creatures: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    quick = ["--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1", "--variant", variant]
+    quick = [
+        "--evaluation.folds",
+        "1",
+        "--data.image_size",
+        "64",
+        "--stage1.epochs",
+        "1",
+        "--stage2.epochs",
+        "1",
+        "--variant",
+        variant,
+    ]
     assert main(["train", "--config", "creatures", "--dataset", str(creatures), "--out", str(run), *quick]) == 0
     assert main(["analyse", str(run)]) == 0
     page = (run / "analysis" / "analysis.md").read_text(encoding="utf-8")

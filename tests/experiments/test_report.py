@@ -54,7 +54,9 @@ def test_the_summary_holds_what_the_rows_say() -> None:
     assert lines[0] == ["paper (ResNet-101, 224)", "68.1", "71.2", "72.0", "72.5", "68.4"]
     crops = ("1 crop", "2 crops", "4 crops")
     tests = [*crops, *(f"{count}, hubness correction" for count in crops)]
-    assert [line[0] for line in lines[1:]] == [f"{size}, {test}" for size in ("224", "448", "224, zoom 2") for test in tests]
+    assert [line[0] for line in lines[1:]] == [
+        f"{size}, {test}" for size in ("224", "448", "224, zoom 2") for test in tests
+    ]
     best = {"method": "ERPCNet", "crops": "4", "hubness": "0.3"}
     for rows, line in zip(ablations, (lines[6], lines[12], lines[18]), strict=True):
         h = [float(row["h"]) for row in rows if best.items() <= row.items()]
@@ -122,7 +124,18 @@ def test_the_readme_has_the_quickstart_that_was_run() -> None:
 
 @pytest.mark.slow
 def test_a_quickstart_uses_the_kernels_asked_for(creatures: Path) -> None:
-    small = ["--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1", "--model.sigma", "1"]
+    small = [
+        "--evaluation.folds",
+        "1",
+        "--data.image_size",
+        "64",
+        "--stage1.epochs",
+        "1",
+        "--stage2.epochs",
+        "1",
+        "--model.sigma",
+        "1",
+    ]
     row = run_once(str(creatures), "default", 1, [*small, "--model.delta", "0.5", "--variant", "globalnet"])
     assert (row["kernels"], row["threads"], row["delta"], row["protocol"]) == ("default", 1, 0.5, "fixed")
     assert set(row) >= {"t1", "h", "ece", "mean_steps_all"}

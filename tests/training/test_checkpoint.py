@@ -132,13 +132,15 @@ def test_a_finished_stage_2_is_not_done_again(tiny_config: Config, dataset: Zero
 def test_an_interrupted_run_ends_as_one_that_is_not(
     tiny_config: Config, creatures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(tiny_config, checkpoint_minutes=0.0, stage1=replace(tiny_config.stage1, epochs=2))
+    evaluation = replace(tiny_config.evaluation, folds=2)
+    stage1 = replace(tiny_config.stage1, epochs=2)
+    config = replace(tiny_config, checkpoint_minutes=0.0, stage1=stage1, evaluation=evaluation)
     seldom = replace(config, checkpoint_minutes=5.0)
     whole = train_run(seldom, creatures, tmp_path / "whole")
     out = tmp_path / "parts"
-    # Of the validation fold's training, and of the final one.
-    places = [("stage1/loss", 2), ("stage2", 2), ("stage1/loss", 2), ("stage2", 2), ("test", 0)]
-    for place, settled in zip(places, (False, False, True, True, True), strict=True):
+    # Of the trainings without each fold's validation classes, and of the final one.
+    places = [("stage1/loss", 2), ("stage2", 2)] * 3 + [("test", 0)]
+    for place, settled in zip(places, (False, False, False, False, True, True, True), strict=True):
         monkeypatch.setattr(erpcnet.training.runs, "Log", lambda _folder, place=place: Interrupted(*place))
         with pytest.raises(KeyboardInterrupt):
             train_run(config, creatures, out)

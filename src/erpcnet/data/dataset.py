@@ -17,6 +17,7 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 # The largest value of an attribute row lies between these, so that its length is an ordinary number in float32.
 LEAST_VALUE, LARGEST_VALUE = 1e-9, 1e9
+ENOUGH_CLASSES = 20  # validation classes, of which one more or less says little
 
 
 def check_attribute_row(row: npt.NDArray[Any], name: str, where: str = "") -> None:
@@ -189,6 +190,23 @@ class ZeroShotDataset:
             folds=(),
         )
 
+    def validation(self, folds: int | None = None, seed: int = 0) -> tuple[ZeroShotDataset, ...]:
+        """The first so many folds; by default as many as hold `ENOUGH_CLASSES` validation classes together.
+
+        Raises:
+            InputError: There are fewer folds than were asked for, or none.
+        """
+        if not self.folds:
+            raise InputError(
+                f"{self.root} has too few seen classes for validation folds; set --model.sigma and --model.delta."
+            )
+        if folds is None:
+            together = np.cumsum([len(fold.val) for fold in self.folds])
+            folds = min(int((together < ENOUGH_CLASSES).sum()) + 1, len(self.folds))
+        if folds > len(self.folds):
+            raise InputError(f"{self.root} has {len(self.folds)} validation folds; evaluation.folds is {folds}.")
+        return tuple(self.fold(number, seed=seed) for number in range(folds))
+
 
 def hold_out(rows: IntArray, labels: IntArray, share: float, seed: int) -> tuple[IntArray, IntArray]:
     """Part `rows` into (kept, held out), class by class; a class keeps at least one image."""
@@ -204,13 +222,12 @@ def hold_out(rows: IntArray, labels: IntArray, share: float, seed: int) -> tuple
 
 
 def draw_folds(seen: IntArray, count: int = 3, share: float = 0.25, seed: int = 0) -> tuple[Fold, ...]:
-    """Folds for a dataset that brings none: each holds out `share` of the seen classes, at least two."""
+    """Folds for a dataset that brings none: each holds out `share` of the seen classes, at least two, and no class is
+    held out twice.
+    """
     if len(seen) < 4:
         return ()
     size = max(2, round(len(seen) * share))
-    random = np.random.default_rng(seed)
-    folds = []
-    for _ in range(count):
-        val = np.sort(random.permutation(seen)[:size])
-        folds.append(Fold(train=np.setdiff1d(seen, val), val=val))
-    return tuple(folds)
+    order = np.random.default_rng(seed).permutation(seen)
+    held_out = [np.sort(order[start : start + size]) for start in range(0, min(count * size, len(seen)), size)]
+    return tuple(Fold(train=np.setdiff1d(seen, val), val=val) for val in held_out if len(val) == size)

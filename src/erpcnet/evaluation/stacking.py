@@ -64,15 +64,22 @@ def curve(of_seen: StackedLogits, seen_labels: Tensor, of_unseen: StackedLogits,
     gaps = torch.cat([of_seen.gap, of_unseen.gap]).double().unique()
     middles = (gaps[1:] + gaps[:-1]) / 2
     deltas = torch.cat([gaps[:1] - 1, middles, gaps[-1:] + 1, gaps.new_zeros(1)]).sort().values
+    return Curve(deltas, *accuracies(of_seen, seen_labels, of_unseen, unseen_labels, deltas))
+
+
+def accuracies(
+    of_seen: StackedLogits, seen_labels: Tensor, of_unseen: StackedLogits, unseen_labels: Tensor, deltas: Tensor
+) -> tuple[Tensor, Tensor]:
+    """U [P] and S [P] at deltas [P] of one's own."""
     right_seen = class_weights(seen_labels) * (of_seen.best_seen == seen_labels)
     right_unseen = class_weights(unseen_labels) * (of_unseen.best_unseen == unseen_labels)
     unseen = _reached(of_unseen.gap.double(), right_unseen, deltas)
     seen = right_seen.sum() - _reached(of_seen.gap.double(), right_seen, deltas)
-    return Curve(deltas, unseen, seen.clamp_min(0))
+    return unseen, seen.clamp_min(0)
 
 
 def _reached(gaps: Tensor, weights: Tensor, deltas: Tensor) -> Tensor:
     """The weight of the images whose gap lies below each delta."""
     order = gaps.argsort()
     total = torch.cat([weights.new_zeros(1), weights[order].cumsum(0)])
-    return total[torch.searchsorted(gaps[order].contiguous(), deltas)]
+    return total[torch.searchsorted(gaps[order].contiguous(), deltas.to(total))]

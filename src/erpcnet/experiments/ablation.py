@@ -22,7 +22,7 @@ from erpcnet.config import Config, TestCrops, Variant, list_presets, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.evaluation.gzsl import seen_unseen_curve
-from erpcnet.evaluation.operating_point import choose_operating_point
+from erpcnet.evaluation.operating_point import choose_on_test, choose_operating_point
 from erpcnet.evaluation.protocol import measure
 from erpcnet.evaluation.rollouts import EvaluationRollouts, build_test_tables, rollout_tables
 from erpcnet.experiments.oracle import OracleOrder
@@ -30,7 +30,6 @@ from erpcnet.experiments.parts import hits, part_places
 from erpcnet.model import ERPCNet, SelectionOrder
 from erpcnet.model.heads import check_joint_kind
 from erpcnet.model.locality_tables import LocalityTable
-from erpcnet.model.scoring import Protocol
 from erpcnet.model.selection import SELECTION_ORDERS, OrderFactory, RandomOrder, default_order
 from erpcnet.training.context import Context, open_context, prepare
 from erpcnet.training.episode_sources import TableSource, policy_table
@@ -70,15 +69,17 @@ class Trained:
         return rollout_tables(self.network, self.dataset, self.tables, order)
 
 
-class Pair(NamedTuple):
-    """A network that never saw the validation classes, where there is something to choose, and the one to measure."""
+class Networks(NamedTuple):
+    """Networks that never saw a fold's validation classes, where there is something to choose, and the one to
+    measure.
+    """
 
-    fold: Trained | None
+    folds: tuple[Trained, ...]
     final: Trained
 
-    def each(self, change: Callable[[Trained], Trained]) -> Pair:
-        """The same change to both."""
-        return Pair(None if self.fold is None else change(self.fold), change(self.final))
+    def each(self, change: Callable[[Trained], Trained]) -> Networks:
+        """The same change to all."""
+        return Networks(tuple(change(fold) for fold in self.folds), change(self.final))
 
 
 def literal(config: Config, dataset: str) -> Config:
@@ -117,20 +118,22 @@ def run_ablation(
     for seed in seeds:
         console.print(f"seed {seed}")
         context = open_context(replace(config, seed=seed), dataset)
-        pair = _stage1(context, "pcnet") if set(methods) - {"GlobalNet"} else None
+        networks = _stage1(context, "pcnet") if set(methods) - {"GlobalNet"} else None
         if "GlobalNet" in methods:
-            yield from _rows(context, "GlobalNet", _globalnet(context, pair), lambda _trained, _hubness: RandomOrder(0))
-        if pair is not None:
-            yield from _localities(context, pair, methods)
+            yield from _rows(
+                context, "GlobalNet", _globalnet(context, networks), lambda _trained, _hubness: RandomOrder(0)
+            )
+        if networks is not None:
+            yield from _localities(context, networks, methods)
 
 
-def _stage1(context: Context, variant: Variant) -> Pair:
-    """Stage I without the validation classes, if anything is to be chosen on them, and with them."""
+def _stage1(context: Context, variant: Variant) -> Networks:
+    """Stage I without each fold's validation classes, if anything is to be chosen on them, and with all."""
     context = replace(context, config=replace(context.config, variant=variant))
     config = context.config
     choose = config.evaluation.protocol == "validation" and None in (config.model.sigma, config.model.delta)
-    held_out = context.dataset.fold(config.evaluation.fold, seed=config.seed) if choose else None
-    return Pair(None if held_out is None else _train(context, held_out), _train(context, context.dataset))
+    held_out = context.dataset.validation(config.evaluation.folds, seed=config.seed) if choose else ()
+    return Networks(tuple(_train(context, fold) for fold in held_out), _train(context, context.dataset))
 
 
 def _train(context: Context, dataset: ZeroShotDataset) -> Trained:
@@ -145,7 +148,7 @@ def _train(context: Context, dataset: ZeroShotDataset) -> Trained:
     return Trained(network, dataset, tables, training, rate)
 
 
-def _localities(context: Context, pair: Pair, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _localities(context: Context, networks: Networks, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
     seed = context.config.seed
     orders = {"PCNet" if name == "random" else name: factory for name, factory in SELECTION_ORDERS.items()}
     policies: dict[str, tuple[Variant, Config]] = {
@@ -156,18 +159,18 @@ def _localities(context: Context, pair: Pair, methods: Sequence[str]) -> Iterato
     }
     for name in methods:
         if name in orders:
-            yield from _rows(context, name, pair, partial(_order_of, orders[name], seed))
+            yield from _rows(context, name, networks, partial(_order_of, orders[name], seed))
         elif name in policies:
             variant, config = policies[name]
-            taught = pair.each(partial(_with_policy, replace(context, config=replace(config, variant=variant))))
+            taught = networks.each(partial(_with_policy, replace(context, config=replace(config, variant=variant))))
             yield from _rows(context, name, taught, lambda trained, _: default_order(trained.network, seed))
         elif name == "oracle":
             # It knows the labels of the unseen classes' images alone, and takes all T steps.
-            unseen = replace(pair.final, tables={"unseen": pair.final.tables["unseen"]})
-            yield from _rows(context, name, Pair(None, unseen), _oracle)
+            unseen = replace(networks.final, tables={"unseen": networks.final.tables["unseen"]})
+            yield from _rows(context, name, Networks((), unseen), _oracle)
 
 
-def _globalnet(context: Context, pcnet: Pair | None) -> Pair:
+def _globalnet(context: Context, pcnet: Networks | None) -> Networks:
     """GlobalNet trained alone, or, if it comes to the same, the global subnet of a PCNet that is there already."""
     if pcnet is None or not context.config.stage1.detach_global:
         return _stage1(context, "globalnet")
@@ -214,28 +217,32 @@ def _oracle(trained: Trained, hubness: float) -> SelectionOrder:
     return OracleOrder(trained.network, labels, classes)
 
 
-def _rows(context: Context, name: str, pair: Pair, order: OrderOf) -> Iterator[dict[str, Any]]:
+def _rows(context: Context, name: str, networks: Networks, order: OrderOf) -> Iterator[dict[str, Any]]:
     """The figures of one method; with test-time augmentation those of fewer crops too, and with the hubness correction
     those without it.
     """
     for share in sorted({0.0, context.config.model.hubness}):
-        fold, final = (None if one is None else replace(one.rollouts(order(one, share)), hubness=share) for one in pair)
-        assert final is not None
+        *folds, final = (
+            replace(one.rollouts(order(one, share)), hubness=share) for one in (*networks.folds, networks.final)
+        )
         for crops in (count for count in get_args(TestCrops) if count <= final.crops):
-            chosen_on = None if fold is None else fold.first_crops(crops)
-            yield _row(context, name, pair.final, chosen_on, final.first_crops(crops))
+            chosen_on = [fold.first_crops(crops) for fold in folds]
+            yield _row(context, name, networks.final, chosen_on, final.first_crops(crops))
 
 
 def _row(
-    context: Context, name: str, final: Trained, chosen_on: EvaluationRollouts | None, rollouts: EvaluationRollouts
+    context: Context,
+    name: str,
+    final: Trained,
+    chosen_on: Sequence[EvaluationRollouts],
+    rollouts: EvaluationRollouts,
 ) -> dict[str, Any]:
-    """The operating point from the fold's rollouts, or as given; figures from the test images."""
+    """The operating point from the folds' rollouts, or as given; figures from the test images."""
     seed, model, stop_loss = context.config.seed, context.config.model, context.config.evaluation.stop_loss
-    if chosen_on is not None:
-        point = choose_operating_point(chosen_on, model.sigma, model.delta, stop_loss, "validation")
+    if chosen_on:
+        point = choose_operating_point(chosen_on, model.sigma, model.delta, stop_loss).point
     else:
-        protocol: Protocol = "test" if None in (model.sigma, model.delta) else "fixed"
-        point = choose_operating_point(rollouts, model.sigma, model.delta, stop_loss, protocol)
+        point = choose_on_test(rollouts, model.sigma, model.delta, stop_loss)
     metrics = measure(rollouts, point, seed).to_json()
     by_step, _, _ = (metrics.pop(name) for name in ("t1_by_step", "temperature", "temperature_all"))  # lists
     if rollouts.seen is not None:

@@ -279,7 +279,8 @@ def main() -> None:
     """Fill the pages below docs/ from the CSV files beside them."""
     results = Path("docs/results")
     fill(Path("README.md"), "quickstart", quickstart_block(read_rows(results / "quickstart.csv")))
-    fill(results / "creatures.md", "ablation", ablation_tables(read_rows(results / "creatures.csv")))
+    for name in ("creatures", "animals36"):
+        fill(results / f"{name}.md", "ablation", ablation_tables(read_rows(results / f"{name}.csv")))
     page = results.parent / "results.md"
     ablations = {path.stem: read_rows(path) for path in sorted(results.glob("cub-*.csv"))}
     for name, rows in ablations.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from erpcnet.errors import InputError
 
-METRICS = "metrics.json"
+METRICS, VALIDATION = "metrics.json", "validation.json"
 
 
 def dataset_of(run: str | Path) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from erpcnet.data import ZeroShotDataset
-from erpcnet.errors import InputError
-from erpcnet.evaluation.operating_point import choose_operating_point
+from erpcnet.evaluation.operating_point import Choice, choose_on_test, choose_operating_point
 from erpcnet.evaluation.protocol import Metrics, measure
 from erpcnet.evaluation.rollouts import EvaluationRollouts, rollout_test_images
 from erpcnet.model import ERPCNet, OperatingPoint
@@ -62,26 +63,34 @@ def rollout_test(context: Context, network: ERPCNet, dataset: ZeroShotDataset) -
         return rollout_test_images(network, dataset, context.loader, config.evaluation.batch_size, config.seed)
 
 
-def select_operating_point(context: Context, log: Log, checkpoints: Checkpoints | None = None) -> OperatingPoint | None:
-    """sigma and delta from a network that never saw the validation classes; None where the test classes decide."""
+def select_operating_point(
+    context: Context, log: Log, checkpoints: Callable[[str], Checkpoints] | None = None
+) -> Choice | None:
+    """sigma and delta from networks that never saw the validation classes; None where the test classes decide.
+
+    Args:
+        context: Settings, images and machine.
+        log: Gets the losses of all trainings.
+        checkpoints: Of the training that is named.
+    """
     model, evaluation = context.config.model, context.config.evaluation
     if model.sigma is not None and model.delta is not None:
-        return OperatingPoint(model.sigma, model.delta, "fixed")
+        return Choice(OperatingPoint(model.sigma, model.delta, "fixed"))
     if evaluation.protocol == "test":
         return None
-    if not context.dataset.folds:
-        raise InputError(
-            f"{context.dataset.root} has too few seen classes for validation folds; set --model.sigma and "
-            "--model.delta."
+    rollouts = []
+    folds = context.dataset.validation(evaluation.folds, seed=context.config.seed)
+    for number, fold in enumerate(folds):
+        console.print(
+            f"Choosing sigma and delta on {len(fold.unseen)} validation classes (fold {number + 1} of {len(folds)}), "
+            f"training on the other {len(fold.seen)} seen ones"
         )
-    fold = context.dataset.fold(evaluation.fold, seed=context.config.seed)
-    console.print(
-        f"Choosing sigma and delta on {len(fold.unseen)} validation classes (fold {evaluation.fold}), "
-        f"training on the other {len(fold.seen)} seen ones"
-    )
-    network = train_network(context, fold, log, checkpoints)
-    rollouts = rollout_test(context, network, fold)
-    return choose_operating_point(rollouts, model.sigma, model.delta, evaluation.stop_loss, "validation")
+        named = None if checkpoints is None else checkpoints(f"validation{number}")
+        rollouts.append(rollout_test(context, train_network(context, fold, log, named), fold))
+    choice = choose_operating_point(rollouts, model.sigma, model.delta, evaluation.stop_loss)
+    if choice.curve is not None:
+        console.print(choice.curve.describe())
+    return choice
 
 
 def evaluate(context: Context, network: ERPCNet, point: OperatingPoint | None) -> tuple[Metrics, OperatingPoint]:
@@ -89,5 +98,5 @@ def evaluate(context: Context, network: ERPCNet, point: OperatingPoint | None) -
     rollouts = rollout_test(context, network.to(context.device), context.dataset)
     if point is None:
         model, stop_loss = context.config.model, context.config.evaluation.stop_loss
-        point = choose_operating_point(rollouts, model.sigma, model.delta, stop_loss, "test")
+        point = choose_on_test(rollouts, model.sigma, model.delta, stop_loss)
     return measure(rollouts, point, context.config.seed), point

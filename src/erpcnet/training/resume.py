@@ -12,7 +12,7 @@ from erpcnet.data import ZeroShotDataset
 from erpcnet.data.cache import fingerprint
 from erpcnet.errors import InputError
 from erpcnet.inference.model_file import MODEL, is_model
-from erpcnet.inference.run_files import METRICS
+from erpcnet.inference.run_files import METRICS, VALIDATION
 from erpcnet.model import OperatingPoint
 from erpcnet.training.checkpoint import Checkpoints
 from erpcnet.utils.files import write_json
@@ -21,7 +21,7 @@ from erpcnet.utils.progress import console
 UNFINISHED, DONE = "unfinished", ".unfinished-done"
 OF, POINT = "of.json", "operating_point.json"
 # What training, `erpcnet analyse` and `erpcnet export` leave in the folder of a run, all of which --overwrite replaces.
-MADE = ("config.yaml", MODEL, METRICS, "localities.png", "logs", "analysis", "model.pt2", DONE)
+MADE = ("config.yaml", MODEL, METRICS, VALIDATION, "localities.png", "logs", "analysis", "model.pt2", DONE)
 
 
 def check_folder(out: Path, overwrite: bool) -> None:

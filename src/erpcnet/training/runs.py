@@ -3,6 +3,7 @@
 config.yaml          every setting, as `--config` takes it
 model.safetensors    weights, classes with their attributes, operating point: all that prediction needs
 metrics.json         the figures on the test images
+validation.json      U and S over delta on the validation classes, if delta was chosen there
 logs/                TensorBoard
 localities.png       the localities selected on six test images of unseen classes
 analysis/            what `erpcnet analyse` wrote, if it was asked to
@@ -11,6 +12,7 @@ unfinished/          what an interrupted training is resumed from; gone once the
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from accelerate.utils import broadcast_object_list
@@ -22,7 +24,7 @@ from erpcnet.evaluation.protocol import Metrics
 from erpcnet.inference.examples import draw_examples
 from erpcnet.inference.loading import load
 from erpcnet.inference.model_file import MODEL, save_model
-from erpcnet.inference.run_files import METRICS
+from erpcnet.inference.run_files import METRICS, VALIDATION
 from erpcnet.model.heads import check_joint_kind
 from erpcnet.training.context import open_context
 from erpcnet.training.log import Log
@@ -66,8 +68,12 @@ def train_run(config: Config, dataset: str | Path, out: str | Path, overwrite: b
     # Every process goes on with what the first one has.
     (point,) = broadcast_object_list([unfinished.operating_point() if main else None])
     if point is None:
-        (point,) = broadcast_object_list([select_operating_point(context, log, unfinished.checkpoints("validation"))])
-        unfinished.save(point)
+        (choice,) = broadcast_object_list([select_operating_point(context, log, unfinished.checkpoints)])
+        if choice is not None:
+            point = choice.point
+            if main and choice.curve is not None:
+                write_json(out / VALIDATION, asdict(choice.curve))
+            unfinished.save(point)
     log.close()
     if point is not None and point.protocol == "validation":
         console.print(f"sigma {point.sigma:g}, delta {point.delta:.3f}; training on all seen classes")
