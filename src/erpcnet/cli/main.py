@@ -8,7 +8,7 @@ from argparse import ArgumentError
 from collections.abc import Sequence
 
 from erpcnet import __version__
-from erpcnet.cli import ablation, analyse, bench, data, demo, evaluate, export, predict, presets, train
+from erpcnet.cli import ablation, analyse, baseline, bench, data, demo, evaluate, export, predict, presets, train
 from erpcnet.cli.parser import Command, Parser, one_line
 from erpcnet.errors import InputError
 
@@ -19,6 +19,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("analyse", analyse, "the paper's figures and analyses of a run"),
     Command("demo", demo, "try a run in the browser"),
     Command("export", export, "a file that torch alone can run"),
+    Command("baseline", baseline, "what the backbone gives without training"),
     Command("ablation", ablation, "the paper's ablation, over seeds"),
     Command("bench", bench, "how fast it is, and against what"),
     Command("data", data, "make, start and check datasets"),

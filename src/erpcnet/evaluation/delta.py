@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erpcnet.evaluation.gzsl import GZSLAnswers
-from erpcnet.evaluation.rollouts import EvaluationRollouts
+from erpcnet.evaluation.gzsl import GZSLAnswers, ScoredImages
 from erpcnet.evaluation.stacking import StackedLogits, accuracies, stack
 
 POINTS = 400  # deltas that H is compared at
@@ -58,7 +57,7 @@ class ValidationCurve:
         )
 
 
-def choose_delta(folds: Sequence[EvaluationRollouts], sigma: float) -> ValidationCurve:
+def choose_delta(folds: Sequence[ScoredImages], sigma: float) -> ValidationCurve:
     """The delta for the network that is trained on all seen classes, from networks that were not.
 
     The more seen classes there are, the higher the best of them scores, and the larger delta has to be. How much
@@ -66,7 +65,7 @@ def choose_delta(folds: Sequence[EvaluationRollouts], sigma: float) -> Validatio
     of their number, and from that of the fold it is extended to that of all.
 
     Args:
-        folds: Rollouts of networks that never saw their fold's validation classes.
+        folds: Rollouts of networks that never saw their fold's validation classes, or scores of other models.
         sigma: Early stop.
     """
     answers = [_Answers.of(one, sigma) for one in folds]
@@ -119,7 +118,7 @@ class _Answers(NamedTuple):
     unseen: GZSLAnswers
 
     @classmethod
-    def of(cls, fold: EvaluationRollouts, sigma: float) -> _Answers:
+    def of(cls, fold: ScoredImages, sigma: float) -> _Answers:
         return cls(GZSLAnswers.of(fold, "seen", sigma), GZSLAnswers.of(fold, "unseen", sigma))
 
     @property

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from erpcnet.evaluation.rollouts import EvaluationRollouts, Split
+from erpcnet.data.dataset import IntArray, ZeroShotDataset
+from erpcnet.evaluation.rollouts import Split
 from erpcnet.evaluation.stacking import Curve, StackedLogits, curve, stack
-from erpcnet.model.scoring import OperatingPoint
+from erpcnet.model.scoring import OperatingPoint, ScoredRollout
+
+
+class ScoredImages(Protocol):
+    """Test images that can be scored: `EvaluationRollouts`, or the scores of any other model."""
+
+    @property
+    def dataset(self) -> ZeroShotDataset: ...
+
+    def labels(self, split: Split) -> Tensor:
+        """The true classes [N], as numbers of the dataset."""
+
+    def score(self, split: Split, classes: IntArray) -> ScoredRollout:
+        """The logits of these classes, by their numbers."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +49,7 @@ class GZSLAnswers:
     best: StackedLogits
 
     @classmethod
-    def of(cls, rollouts: EvaluationRollouts, split: Split, sigma: float) -> GZSLAnswers:
+    def of(cls, rollouts: ScoredImages, split: Split, sigma: float) -> GZSLAnswers:
         """With early stop at sigma."""
         dataset = rollouts.dataset
         classes = np.concatenate([dataset.seen, dataset.unseen])
@@ -51,7 +66,7 @@ class GZSLAnswers:
         return chances.values, self.classes[chances.indices] == self.labels
 
 
-def seen_unseen_curve(rollouts: EvaluationRollouts, sigma: float) -> Curve:
+def seen_unseen_curve(rollouts: ScoredImages, sigma: float) -> Curve:
     """U and S over delta."""
     seen, unseen = (GZSLAnswers.of(rollouts, split, sigma) for split in ("seen", "unseen"))
     return curve(seen.best, seen.labels, unseen.best, unseen.labels)

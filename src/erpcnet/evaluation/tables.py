@@ -36,3 +36,16 @@ def metrics_table(rows: Sequence[dict[str, Any]], title: str | None = None) -> T
         own = f", hubness {row['hubness']:g}" if row["hubness"] and not alike else ""
         table.add_row(row["variant"] + own, *figures, *steps, sigma, delta, *([str(row["crops"])] if several else []))
     return table
+
+
+def print_baselines(rows: Sequence[dict[str, Any]], title: str) -> None:
+    """Figures of baselines in per cent, a row each."""
+    caption = "per cent; constants and delta: validation"
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("baseline")
+    for name in ("T1", "U", "S", "H", "delta"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        figures = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in ("t1", "u", "s", "h")]
+        table.add_row(row["method"], *figures, "" if row["delta"] is None else f"{row['delta']:.3f}")
+    Console().print(table)
