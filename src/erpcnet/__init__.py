@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from erpcnet.config import Config, load_config
     from erpcnet.data import ZeroShotDataset, read_dataset
     from erpcnet.errors import InputError
-    from erpcnet.evaluation import Metrics, evaluate_run
+    from erpcnet.evaluation import GZSLMetrics, Metrics, evaluate_run, gzsl_metrics
     from erpcnet.inference import Locality, Prediction, ZeroShotClassifier, load
     from erpcnet.model import register_joint_head, register_order
     from erpcnet.training import train_run
 
 __all__ = [
     "Config",
+    "GZSLMetrics",
     "InputError",
     "Locality",
     "Metrics",
@@ -24,6 +25,7 @@ __all__ = [
     "ZeroShotClassifier",
     "ZeroShotDataset",
     "evaluate_run",
+    "gzsl_metrics",
     "load",
     "load_config",
     "read_dataset",
@@ -39,7 +41,7 @@ __getattr__ = lazy_attributes(
         "config": ("Config", "load_config"),
         "data": ("ZeroShotDataset", "read_dataset"),
         "errors": ("InputError",),
-        "evaluation": ("Metrics", "evaluate_run"),
+        "evaluation": ("GZSLMetrics", "Metrics", "evaluate_run", "gzsl_metrics"),
         "inference": ("Locality", "Prediction", "ZeroShotClassifier", "load"),
         "model": ("register_joint_head", "register_order"),
         "training": ("train_run",),

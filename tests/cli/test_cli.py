@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import shutil
@@ -212,6 +213,45 @@ def test_predict_prints_and_draws(
         assert 0 <= upper < lower <= 64
     with Image.open(tmp_path / "where.png") as drawn:
         assert drawn.width > 100
+
+
+def test_predict_takes_folders_and_writes_as_it_goes(
+    run: Path, creatures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(creatures / "images/00a", folder / "deep")
+    names = sorted(path.name for path in (folder / "deep").iterdir())
+    (folder / "deep" / names[0]).write_bytes(b"no picture")
+    model = erpcnet.load(run)
+    expected = model.predict([folder / "deep" / name for name in names[1:]])
+    out = tmp_path / "found.csv"
+    assert main(["predict", str(run), str(folder), "--out", str(out), "--top", "3"]) == 1  # one is broken
+    said = capsys.readouterr()
+    assert f"{names[0]} does not decode" in said.err
+    assert f"{len(names) - 1} pictures, among the" in said.out
+    rows = list(csv.DictReader(out.open()))
+    assert [Path(row["image"]).name for row in rows] == names[1:]
+    for row, own in zip(rows, expected, strict=True):
+        assert row["class"] == own.name == own.top[0][0]
+        assert float(row["confidence"]) == pytest.approx(own.confidence, abs=1e-3)
+        assert (row["class_2"], row["class_3"]) == (own.top[1][0], own.top[2][0])
+        assert own.confidence == pytest.approx(own.top[0][1])
+        assert [chance for _, chance in own.top] == sorted((chance for _, chance in own.top), reverse=True)
+        assert repr(own).startswith(f"<Prediction {own.name} ")
+    pattern, lines = str(folder / "deep" / "*.png"), tmp_path / "found.jsonl"
+    assert main(["predict", str(run), pattern, "--out", str(lines), "--classes", "all"]) == 1
+    told = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [Path(one["image"]).name for one in told] == names[1:]
+    assert main(["predict", str(run), str(folder / "deep" / names[0])]) == 2
+    capsys.readouterr()
+    for words, problem in {
+        (str(folder), "--out", str(out)): "is there already",
+        (str(folder), "--out", "found.txt"): "must be .csv or .jsonl",
+        (str(tmp_path / "*.gif"),): "no file matches",
+        (str(run),): "localities.png",
+    }.items():
+        assert main(["predict", str(run), *words]) == (0 if problem == "localities.png" else 2)
+        assert problem in "".join(capsys.readouterr()).replace("\n", "")
 
 
 def _broken(creatures: Path, tmp_path: Path, how: str) -> Path:

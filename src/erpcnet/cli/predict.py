@@ -2,49 +2,155 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
 from erpcnet.cli.parser import Parser, add_crops, add_device, add_json, add_overwrite, add_run
+from erpcnet.errors import InputError
 from erpcnet.utils.files import output_file
 
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from erpcnet.inference import Prediction, ZeroShotClassifier
+
 DESCRIPTION = "Name what is in pictures, from attributes alone."
+BATCH = 64  # pictures that are opened at once
+DRAWN = 60  # the most that one drawing holds
+
+Found = Iterator[tuple[str, "Image.Image", "Prediction"]]
 
 
 def add_arguments(parser: Parser, words: Sequence[str]) -> None:
     add_run(parser)
-    parser.add_argument("images", type=str, nargs="+", help="picture files")
+    parser.add_argument("images", type=str, nargs="+", help="picture files, folders of them, patterns such as '*.jpg'")
     parser.add_argument("--classes", type=str, default="unseen", help="'unseen', 'all', or names separated by commas")
+    parser.add_argument("--top", type=int, default=1, choices=(1, 2, 3, 4, 5), help="how many classes to name of each")
+    parser.add_argument("--out", type=str, metavar="FILE", help="a .csv or .jsonl file, written as it goes")
     parser.add_argument("--picture", type=str, metavar="FILE", help="also draw the localities, as a PNG")
     add_device(parser)
     add_crops(parser)
     add_json(parser, "print everything as JSON")
-    add_overwrite(parser, "replace a file of that name")
+    add_overwrite(parser, "replace files of those names")
 
 
 def run(options: Namespace) -> int:
-    picture = output_file(options.picture, options.overwrite, options.images) if options.picture else None
-    from rich.console import Console
-    from rich.table import Column, Table
+    from erpcnet.data.images import expand_paths
 
+    images = expand_paths(options.images)
+    picture = output_file(options.picture, options.overwrite, images) if options.picture else None
+    if picture is not None and len(images) > DRAWN:
+        raise InputError(f"--picture draws up to {DRAWN} pictures, and these are {len(images)}.")
+    out = output_file(options.out, options.overwrite, images) if options.out else None
+    if out is not None and out.suffix not in (".csv", ".jsonl"):
+        raise InputError(f"--out is {out}; its ending must be .csv or .jsonl.")
     from erpcnet.inference import load
 
     candidates = options.classes if options.classes in ("unseen", "all") else options.classes.split(",")
     classifier = load(options.run, options.device, test_crops=options.crops)
-    predictions = classifier.predict(options.images, candidates)
-    if picture is not None:
+    among = _describe(classifier, candidates)
+    broken: list[str] = []
+    found = _predictions(classifier, images, candidates, broken)
+    if out is not None and not options.json and picture is None:
+        with _writer(out, options.top) as write:
+            count = sum(write(name, prediction) for name, _, prediction in found)
+        print(f"{out}: {count} pictures, among {among}")
+        return _report(broken, count)
+    kept = list(found)
+    if out is not None:
+        with _writer(out, options.top) as write:
+            for name, _, prediction in kept:
+                write(name, prediction)
+    if picture is not None and kept:
         from erpcnet.inference.drawing import draw_localities
 
-        draw_localities(options.images, predictions, [None] * len(predictions), picture)
+        shown, predictions = [one for _, one, _ in kept], [one for _, _, one in kept]
+        draw_localities(shown, predictions, [None] * len(kept), picture)
     if options.json:
-        pairs = zip(options.images, predictions, strict=True)
-        print(json.dumps([{"image": path, **asdict(prediction)} for path, prediction in pairs], indent=2))
-        return 0
-    table = Table(Column("image", overflow="fold"), Column("class", overflow="fold"), "confidence", "steps")
-    for path, prediction in zip(options.images, predictions, strict=True):
-        table.add_row(path, prediction.name, f"{prediction.confidence:.1%}", str(prediction.steps))
+        print(json.dumps([{"image": name, **asdict(prediction)} for name, _, prediction in kept], indent=2))
+    elif kept:
+        _print_table(kept, options.top, among)
+    return _report(broken, len(kept))
+
+
+def _predictions(
+    classifier: ZeroShotClassifier, images: Sequence[str], candidates: str | list[str], broken: list[str]
+) -> Found:
+    """Batch by batch, so that memory does not grow; what cannot be opened is told in `broken`."""
+    from erpcnet.data.images import load_image
+    from erpcnet.utils.progress import bar
+
+    classifier.classes.select(candidates)  # a wrong name is told before pictures are opened
+    with bar("Pictures", len(images)) as advance:
+        for start in range(0, len(images), BATCH):
+            opened = []
+            for name in images[start : start + BATCH]:
+                try:
+                    opened.append((name, load_image(name)))
+                except InputError as error:
+                    broken.append(str(error))
+            predictions = classifier.predict([one for _, one in opened], candidates)
+            for (name, shown), prediction in zip(opened, predictions, strict=True):
+                yield name, shown, prediction
+            advance(len(images[start : start + BATCH]))
+
+
+@contextmanager
+def _writer(out: Path, top: int) -> Iterator[Callable[[str, Prediction], bool]]:
+    """Writes a line for each prediction, and flushes it."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="", encoding="utf-8") as file:
+        if out.suffix == ".csv":
+            others = [f"{column}_{place}" for place in range(2, top + 1) for column in ("class", "confidence")]
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(["image", "class", "confidence", "steps", *others])
+
+        def write(name: str, prediction: Prediction) -> bool:
+            if out.suffix == ".csv":
+                others = [part for label, chance in prediction.top[1:top] for part in (label, f"{chance:.4f}")]
+                rows.writerow([name, prediction.name, f"{prediction.confidence:.4f}", prediction.steps, *others])
+            else:
+                file.write(json.dumps({"image": name, **asdict(prediction)}) + "\n")
+            file.flush()
+            return True
+
+        yield write
+
+
+def _describe(classifier: ZeroShotClassifier, candidates: str | list[str]) -> str:
+    """Among which classes the answer is chosen."""
+    count = len(classifier.classes.select(candidates).names)
+    if candidates == "all":
+        return f"all {count} classes"
+    if candidates == "unseen":
+        only = "the only unseen class" if count == 1 else f"the {count} unseen classes"
+        return f"{only}; --classes all also knows the seen ones"
+    return f"the {count} classes that were named"
+
+
+def _print_table(found: Sequence[tuple[str, Image.Image, Prediction]], top: int, among: str) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    wide = Column("class", overflow="fold")
+    table = Table(Column("image", overflow="fold"), wide, "confidence", "steps", caption=f"among {among}")
+    for name, _, prediction in found:
+        table.add_row(name, prediction.name, f"{prediction.confidence:.1%}", str(prediction.steps))
+        for label, chance in prediction.top[1:top]:
+            table.add_row("", label, f"{chance:.1%}", "")
     Console().print(table)
-    return 0
+
+
+def _report(broken: Sequence[str], count: int) -> int:
+    """The exit code: 1 if some pictures could not be read, which are named, 2 if none could."""
+    for problem in broken:
+        print(f"erpcnet: {problem}", file=sys.stderr)
+    return 0 if not broken else 1 if count else 2

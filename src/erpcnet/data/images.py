@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -67,6 +68,31 @@ def find_images(root: Path) -> Iterator[PurePosixPath]:
         for name in sorted(files):
             if not name.startswith(".") and name.lower().endswith(ENDINGS):
                 yield inside / name
+
+
+def expand_paths(names: Sequence[str]) -> list[str]:
+    """Picture files from what a person names: files, folders with all pictures below them, and patterns (`*.jpg`).
+
+    Raises:
+        InputError: A folder holds no picture, or a pattern matches nothing.
+    """
+    found: list[str] = []
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            inside = [str(path / image) for image in find_images(path)]
+            if not inside:
+                raise InputError(f"{name} holds no picture; endings that are read are {', '.join(ENDINGS)}.")
+            found += inside
+        elif not path.exists() and glob.has_magic(name):
+            # Not Path.glob, which takes no absolute pattern.
+            matching = sorted(one for one in glob.glob(name, recursive=True) if Path(one).is_file())  # noqa: PTH207
+            if not matching:
+                raise InputError(f"no file matches {name}.")
+            found += matching
+        else:
+            found.append(name)
+    return found
 
 
 def _reached_from(top: Path, real: Path) -> bool:

@@ -26,6 +26,7 @@ Picture = str | Path | Image.Image
 Box = tuple[float, float, float, float]  # left, upper, right and lower, in pixels of the picture
 
 
+TOP = 5  # classes that a prediction names
 WHOLE = torch.tensor([0.0, 0.0, 1.0, 1.0])  # a window that is the whole crop
 
 
@@ -46,7 +47,7 @@ class Locality:
     reward: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What is in a picture.
 
@@ -57,6 +58,7 @@ class Prediction:
         name: The class.
         confidence: Its calibrated probability among the candidates: temperature and delta are of the validation
             classes, and it means the same after the glance and after every step.
+        top: The five likeliest classes with their probabilities, this one first.
         localities: The windows that were selected, in order.
         glance_answer: What was answered after the glance.
         glance_confidence: The probability of that.
@@ -66,6 +68,7 @@ class Prediction:
         crops: How many crops of the picture were shown.
         object_crop: The part of the picture that the network found worth a crop of its own, with test-time
             augmentation.
+        zoom: How many times finer than the glance the windows were read.
     """
 
     name: str
@@ -75,13 +78,20 @@ class Prediction:
     glance_confidence: float
     attributes: dict[str, float]
     evidence: dict[str, float]
+    top: tuple[tuple[str, float], ...] = ()
     crops: int = 1
     object_crop: Box | None = None
+    zoom: int = 1
 
     @property
     def steps(self) -> int:
         """How many localities were selected."""
         return len(self.localities)
+
+    def __repr__(self) -> str:
+        others = ", ".join(f"{name} {chance:.0%}" for name, chance in self.top[1:3])
+        looks = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        return f"<Prediction {self.name} {self.confidence:.0%} after {looks}{f'; then {others}' if others else ''}>"
 
 
 class ZeroShotClassifier:
@@ -168,7 +178,10 @@ class ZeroShotClassifier:
         logits = scored.answers(rollout.steps).logits
         answers = stack_logits(logits, is_seen, point.delta).argmax(dim=2)
         after = torch.arange(logits.shape[1], device=device)
-        confidence = point.probabilities(logits, is_seen, after).gather(2, answers[..., None])[..., 0].tolist()
+        probabilities = point.probabilities(logits, is_seen, after)
+        confidence = probabilities.gather(2, answers[..., None])[..., 0].tolist()
+        likeliest = probabilities[:, -1].topk(min(TOP, len(table.names)), dim=1)
+        top, chances = likeliest.indices.tolist(), likeliest.values.tolist()
         attributes, evidence = self._attributes(rollout, classes, answers[:, -1])
         cells, steps, reward = rollout.cells[0].cpu(), rollout.steps[0].tolist(), scored.reward[0].tolist()
         windows, answered = network.grid.boxes(self.data.image_size) / self.data.image_size, answers.tolist()
@@ -190,8 +203,10 @@ class ZeroShotClassifier:
                 glance_confidence=confidence[row][0],
                 attributes=dict(zip(table.attribute_names, attributes[row].tolist(), strict=True)),
                 evidence=dict(zip(table.attribute_names, evidence[row].tolist(), strict=True)),
+                top=tuple((table.names[best], chance) for best, chance in zip(top[row], chances[row], strict=True)),
                 crops=self.data.test_crops,
                 object_crop=None if found is None else _to_pixels(WHOLE, found[row], picture.size),
+                zoom=network.zoom,
             )
             for row, picture in enumerate(pictures)
         ]

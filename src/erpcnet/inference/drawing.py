@@ -11,12 +11,22 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import Normal, Stroke
 from PIL import Image
 
 from erpcnet.inference.classifier import Picture, Prediction, open_picture
 
 RIGHT, WRONG = "#1f77ff", "#ffc400"  # the paper's colours: blue is correct, yellow is wrong
+WIDTH, TITLE = 3.2, 0.3  # of a picture and its title, in inches
+TALLEST = 1.4  # height of a picture by its width
+COLUMNS = 3  # so many pictures beside each other can be read on a page
+THUMBNAIL, GAP, LINE = (
+    0.31,
+    0.03,
+    0.064,
+)  # a window that is shown enlarged, the gap beside it, a line of text; the picture is 1
+OUTLINE = [Stroke(linewidth=3.4, foreground="white"), Normal()]
 OBJECT_CROP: dict[str, Any] = {"edgecolor": "white", "linestyle": "--", "linewidth": 1.2}
 
 
@@ -25,7 +35,8 @@ def draw_localities(
 ) -> None:
     """The numbered localities of each picture, with the answer and its confidence after each step, and of all crops.
 
-    The object crop of test-time augmentation is a dashed frame.
+    The object crop of test-time augmentation is a dashed frame. Windows that were read from a finer image (zoom) are
+    also shown enlarged, below the picture.
 
     Args:
         pictures: Files or Pillow images.
@@ -33,21 +44,35 @@ def draw_localities(
         truths: Their classes, where they are known.
         out: The PNG file.
     """
-    columns = min(6, len(pictures))
+    columns = min(COLUMNS, len(pictures))
     rows = -(-len(pictures) // columns)
     lines = max((len(_lines(prediction)) for prediction in predictions), default=1)
-    figure, axes = plt.subplots(rows, columns, figsize=(2.5 * columns, rows * (2.9 + 0.19 * lines)), squeeze=False)
+    zoomed = max((prediction.steps for prediction in predictions if prediction.zoom > 1), default=0)
+    thumbnails = -(-zoomed // COLUMNS)
+    opened = [open_picture(picture) for picture in pictures]
+    side = WIDTH * min(max(picture.height / picture.width for picture in opened), TALLEST)  # of the tallest picture
+    below = side * (LINE * (lines + 1) + (THUMBNAIL + GAP) * thumbnails)
+    height = rows * (side + below + TITLE) + TITLE
+    figure, axes = plt.subplots(rows, columns, figsize=(1.04 * WIDTH * columns, height), squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
-    for axis, picture, prediction, truth in zip(axes.flat, pictures, predictions, truths, strict=False):
-        _draw_one(axis, open_picture(picture), prediction, truth)
-    figure.subplots_adjust(0.01, 0.02 + 0.055 * lines / rows, 0.99, 0.93, wspace=0.06, hspace=0.25 + 0.09 * (lines - 1))
+        axis.set_anchor("N")
+    for axis, picture, prediction, truth in zip(axes.flat, opened, predictions, truths, strict=False):
+        _draw_one(axis, picture, prediction, truth, thumbnails)
+    between = (below + TITLE) / side
+    figure.subplots_adjust(0.01, (below + TITLE) / height, 0.99, 1 - TITLE / height, wspace=0.04, hspace=between)
+    if any(truth is not None for truth in truths):
+        handles = [Patch(color=RIGHT, label="right after this step"), Patch(color=WRONG, label="wrong after this step")]
+        figure.legend(handles=handles, loc="lower center", ncols=2, fontsize=8, frameon=False)
     figure.savefig(out, dpi=130)
     plt.close(figure)
 
 
-def _draw_one(axis: Axes, picture: Image.Image, prediction: Prediction, truth: str | None) -> None:
+def _draw_one(axis: Axes, picture: Image.Image, prediction: Prediction, truth: str | None, thumbnails: int) -> None:
+    """One picture; `thumbnails` is for how many rows of enlarged windows there is room below it."""
     axis.imshow(picture)
+    if prediction.zoom > 1:
+        _draw_enlarged(axis, picture, prediction, truth)
     if prediction.object_crop is not None:
         left, upper, right, lower = prediction.object_crop
         axis.add_patch(Rectangle((left, upper), right - left, lower - upper, fill=False, **OBJECT_CROP))
@@ -64,6 +89,7 @@ def _draw_one(axis: Axes, picture: Image.Image, prediction: Prediction, truth: s
             fill=False,
             edgecolor=colour,
             linewidth=1.8,
+            path_effects=OUTLINE,
         )
         axis.add_patch(frame)
         axis.text(
@@ -73,8 +99,27 @@ def _draw_one(axis: Axes, picture: Image.Image, prediction: Prediction, truth: s
     axis.set_title(f"true: {truth}" if truth else prediction.name, fontsize=8)
     for place, (name, answer, confidence) in enumerate(_lines(prediction)):
         axis.text(
-            0.02, -0.03 - 0.075 * place, f"{name}: {answer} {confidence:.0%}", transform=axis.transAxes, fontsize=7,
+            0.01, -0.02 - (THUMBNAIL + GAP) * thumbnails - LINE * place, f"{name}: {answer} {confidence:.0%}",
+            transform=axis.transAxes, fontsize=8,
             va="top", color="#0b4fb3" if answer == truth or truth is None else "#9a6a00",
+        )  # fmt: skip
+
+
+def _draw_enlarged(axis: Axes, picture: Image.Image, prediction: Prediction, truth: str | None) -> None:
+    """The windows as the network read them, in rows below the picture."""
+    for number, locality in enumerate(prediction.localities):
+        row, column = divmod(number, COLUMNS)
+        place = (column * (THUMBNAIL + GAP) + 0.01, -(row + 1) * (THUMBNAIL + GAP), THUMBNAIL, THUMBNAIL)
+        inset = axis.inset_axes(place)
+        left, upper, right, lower = (round(edge) for edge in locality.box)
+        inset.imshow(picture.crop((left, upper, right, lower)))
+        inset.set_xticks([])
+        inset.set_yticks([])
+        for spine in inset.spines.values():
+            spine.set(color=_colour(locality.answer, truth), linewidth=1.8)
+        inset.text(
+            0.04, 0.96, str(number + 1), fontsize=7, va="top", transform=inset.transAxes,
+            bbox={"facecolor": _colour(locality.answer, truth), "edgecolor": "none", "pad": 1.2},
         )  # fmt: skip
 
 
