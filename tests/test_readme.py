@@ -71,7 +71,8 @@ def test_the_commands_do_what_they_say(
             lines = Path("photos/splits.csv").read_text().splitlines()
             kept = [line.replace(",seen", ",unseen") if line.partition(",")[0] in unseen else line for line in lines]
             Path("photos/splits.csv").write_text("\n".join(kept) + "\n")
-    assert done == ["data", "train", "evaluate", "predict", "train"]
+    assert done == ["data", "train", "evaluate", "predict", "predict", "train"]
+    assert len(Path("found.csv").read_text().splitlines()) == 1 + len(dataset.image_paths)
     with Image.open("where.png") as drawn:
         assert drawn.width > 100
 
