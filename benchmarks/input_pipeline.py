@@ -22,7 +22,8 @@ from erpcnet.data import Batch, read_dataset
 from erpcnet.training.context import Context, create_network, open_context
 from erpcnet.training.gradient_step import gradient_step
 from erpcnet.training.losses import Stage1Loss
-from erpcnet.training.stage1 import random_cells, seen_targets
+from erpcnet.training.stage1 import seen_targets
+from erpcnet.training.stage1_sources import random_cells
 
 
 def main() -> None:

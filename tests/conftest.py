@@ -5,13 +5,25 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from erpcnet.config import BackboneSettings, Config, JointSettings, ModelSettings, PolicySettings, load_config
+from erpcnet.config import (
+    BackboneSettings,
+    Config,
+    DataSettings,
+    JointSettings,
+    ModelSettings,
+    PolicySettings,
+    load_config,
+)
 from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.data.creatures import CreatureSettings, make_creatures
+from erpcnet.inference import ClassTable, ZeroShotClassifier
 from erpcnet.model import ERPCNet
+from erpcnet.model.scoring import OperatingPoint
 
 # What is compared with slow references is computed on the CPU, in fp32, whatever the machine has; tests of what only a
 # GPU does are run apart (`make test-gpu`). Importing torch does not look for GPUs yet.
@@ -79,6 +91,25 @@ def small_network(variant: str = "erpcnet", attributes: int = 7, **model: object
             network.policy.actor.weight.mul_(20)
             network.policy.actor.bias.mul_(20)
     return network.eval()
+
+
+@pytest.fixture
+def classifier() -> ZeroShotClassifier:
+    """An untrained classifier of five seen and four unseen classes, with test-time augmentation."""
+    rng = np.random.default_rng(0)
+    names = tuple(f"class {number}" for number in range(9))
+    table = ClassTable(names, rng.random((9, 7), dtype=np.float32), np.arange(9) < 5, tuple("abcdefg"))
+    point = OperatingPoint(0.45, 0.3, "fixed", temperature=(2.5, 2.0), temperature_all=(3.5, 3.0), reject=1.0)
+    return ZeroShotClassifier(small_network(), table, DataSettings(image_size=64, test_crops=2), point)
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    """A file of noise."""
+    pixels = np.random.default_rng(1).integers(0, 256, (80, 60, 3), dtype=np.uint8)
+    path = tmp_path / "picture.png"
+    Image.fromarray(pixels).save(path)
+    return path
 
 
 def between(values: torch.Tensor, apart: float = 8e-3) -> float:

@@ -6,11 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-class InputError(Exception):
+class InputError(ValueError):
     """Something a person gave is wrong: one sentence that names it and says what to do.
 
     The command line prints the sentence and exits with code 2, without a traceback.
     """
+
+
+class ProblemsError(InputError):
+    """Several things that a person gave are wrong; `data check` tells all of them.
+
+    Attributes:
+        problems: A sentence each.
+    """
+
+    def __init__(self, problems: Sequence[str], command: str) -> None:
+        self.problems = tuple(problems)
+        more = len(problems) - 1
+        rest = f" And {more} more {'problem' if more == 1 else 'problems'}; `{command}` lists all." if more else ""
+        super().__init__(f"{problems[0]}{rest}")
 
 
 class MissingImagesError(InputError):

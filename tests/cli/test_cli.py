@@ -71,8 +71,8 @@ def run(creatures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_leaves_what_it_promises(run: Path, creatures: Path) -> None:
     names = {path.name for path in run.iterdir()}
-    made = {"config.yaml", "model.safetensors", "metrics.json", "validation.json", "logs", "localities.png"}
-    assert names == made
+    files = {"model.safetensors", "metrics.json", "validation.json", "run.json", "console.log", "localities.png"}
+    assert names == {"config.yaml", "logs", *files}
     # Whoever may read the one may read the other.
     assert (run / "model.safetensors").stat().st_mode == (run / "config.yaml").stat().st_mode
     metrics = json.loads((run / "metrics.json").read_text())
@@ -94,7 +94,7 @@ def test_evaluating_again_gives_the_same_figures(run: Path, capsys: pytest.Captu
 
 
 def test_another_delta_may_be_tried(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    known = json.loads((run / "validation.json").read_text())
+    known = json.loads((run / "validation.json").read_text())["delta"]
     assert main(["evaluate", str(run), "--delta", "0"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"delta {known['chosen']:.2f} from {known['classes']} validation classes" in said
@@ -120,7 +120,7 @@ def test_predicting_agrees_with_the_evaluation(
     dataset = erpcnet.read_dataset(creatures)
     model = erpcnet.load(run, test_crops=crops)
     rows = dataset.test_unseen
-    found = model.predict([creatures / dataset.image_paths[row] for row in rows], batch_size=24)
+    found = model.predict([creatures / dataset.image_paths[row] for row in rows], "unseen", batch_size=24)
     right = torch.tensor([dataset.classes[dataset.labels[row]] == f.name for row, f in zip(rows, found, strict=True)])
     assert main(["evaluate", str(run), "--json", "--crops", str(crops)]) == 0
     metrics = json.loads(capsys.readouterr().out)
@@ -228,7 +228,7 @@ def test_predict_takes_folders_and_writes_as_it_goes(
     assert main(["predict", str(run), str(folder), "--out", str(out), "--top", "3"]) == 1  # one is broken
     said = capsys.readouterr()
     assert f"{names[0]} does not decode" in said.err
-    assert f"{len(names) - 1} pictures, among the" in said.out
+    assert f"{len(names) - 1} pictures, among all {len(model.classes.names)} classes" in said.out
     rows = list(csv.DictReader(out.open()))
     assert [Path(row["image"]).name for row in rows] == names[1:]
     for row, own in zip(rows, expected, strict=True):
@@ -239,27 +239,35 @@ def test_predict_takes_folders_and_writes_as_it_goes(
         assert [chance for _, chance in own.top] == sorted((chance for _, chance in own.top), reverse=True)
         assert repr(own).startswith(f"<Prediction {own.name} ")
     pattern, lines = str(folder / "deep" / "*.png"), tmp_path / "found.jsonl"
-    assert main(["predict", str(run), pattern, "--out", str(lines), "--classes", "all"]) == 1
+    assert main(["predict", str(run), pattern, "--out", str(lines), "--classes", "unseen"]) == 1
     told = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [Path(one["image"]).name for one in told] == names[1:]
+    assert {one["among"] for one in told} == {int((~model.classes.seen).sum())}
     assert main(["predict", str(run), str(folder / "deep" / names[0])]) == 2
     capsys.readouterr()
     for words, problem in {
         (str(folder), "--out", str(out)): "is there already",
         (str(folder), "--out", "found.txt"): "must be .csv or .jsonl",
         (str(tmp_path / "*.gif"),): "no file matches",
-        (str(run),): "localities.png",
     }.items():
-        assert main(["predict", str(run), *words]) == (0 if problem == "localities.png" else 2)
-        assert problem in "".join(capsys.readouterr()).replace("\n", "")
+        assert main(["predict", str(run), *words]) == 2
+        assert problem in capsys.readouterr().err
+    assert main(["predict", str(run), str(run), "--json"]) == 0  # a folder that holds one picture
+    assert [Path(one["image"]).name for one in json.loads(capsys.readouterr().out)] == ["localities.png"]
+
+
+def _class_of(creatures: Path, folder: str) -> str:
+    """The name of the class whose images a folder holds."""
+    lines = (creatures / "splits.csv").read_text().splitlines()
+    return next(line.split(",")[1] for line in lines if line.startswith(f"images/{folder}/"))
 
 
 def _broken(creatures: Path, tmp_path: Path, how: str) -> Path:
     root = tmp_path / how
     shutil.copytree(creatures, root, ignore=shutil.ignore_patterns(".erpcnet-cache"))
     if how == "no-attributes":
-        text = (root / "attributes.csv").read_text().splitlines(keepends=True)
-        (root / "attributes.csv").write_text("".join(line for line in text if not line.startswith("03a")))
+        text, taken = (root / "attributes.csv").read_text().splitlines(keepends=True), _class_of(creatures, "03a")
+        (root / "attributes.csv").write_text("".join(line for line in text if not line.startswith(taken)))
     if how == "undecodable":
         (root / "images/00a/000.png").write_bytes(b"\x89PNG and nothing more")
     return root
@@ -269,14 +277,14 @@ def _broken(creatures: Path, tmp_path: Path, how: str) -> Path:
     ("words", "message"),
     [
         (["--dataset", "NOWHERE"], "is not a folder"),
-        (["--dataset", "no-attributes"], "class '03a' has no row"),
+        (["--dataset", "no-attributes"], "' has no row in"),
         (["--dataset", "undecodable"], "images/00a/000.png does not decode"),
         (["--dataset", "GOOD", "--config", "creature"], "there is no preset 'creature', perhaps 'creatures'"),
         (["--dataset", "GOOD", "--config", "mine.yaml"], "mine.yaml is not there"),
         (["--dataset", "GOOD", "--model.steps", "17"], "the grid has only 16 cells"),
         (
-            ["--dataset", "GOOD", "--model.backbone.name", "vit_b_16"],
-            "'vit_b_16' gives no convolutional feature map",
+            ["--dataset", "GOOD", "--model.backbone.name", "timm/mixer_s32_224", "--model.backbone.weights", "none"],
+            "'timm/mixer_s32_224' gives no feature map",
         ),
         (["--dataset", "GOOD", "--model.sgima", "0.7"], "--model.sgima"),
         (["--dataset", "GOOD", "--model.sigma", "high"], "model.sigma"),
@@ -389,7 +397,7 @@ def test_own_photographs_from_class_folders_to_a_prediction(tmp_path: Path, caps
     for number, (name, colour) in enumerate(colours.items()):
         (tmp_path / name).mkdir()
         for image in range(6):
-            shade = tuple(max(0, min(255, value + 5 * image)) for value in colour)
+            shade = tuple(abs(value - 3 * image) for value in colour)  # no two pictures are the same
             Image.new("RGB", (90 + 10 * number, 80), shade).save(tmp_path / name / f"{image}.jpg")
     assert main(["data", "init", str(tmp_path)]) == 0
     table = [
@@ -435,10 +443,10 @@ def test_own_photographs_from_class_folders_to_a_prediction(tmp_path: Path, caps
     [
         ({"model": {"local": {"stride": 0}}}, r"model\.local\.stride is 0"),
         ({"model": {"local": {"kernel": 4}}}, "a kernel that keeps the size"),
-        ({"model": {"sigma": 0.0}}, r"model\.sigma is 0"),
+        ({"model": {"sigma": -0.1}}, r"model\.sigma is -0.1"),
         ({"model": {"pooling": 0.5}}, r"model\.pooling is 0.5"),
         ({"evaluation": {"batch_size": 0}}, r"evaluation\.batch_size is 0"),
-        ({"data": {"crop_share": 0.0}}, r"data\.crop_share must be above 0"),
+        ({"data": {"crop_share": 0.0}}, r"data\.crop_share is 0.0; it must be above 0 to 1"),
         ({"data": {"cache_size": -3}}, r"data\.cache_size is -3"),
         ({"data": {"crop_scale": [0.9, 0.1]}}, r"data\.crop_scale"),
         ({"stage1": {"epochs": 0}}, r"stage1\.epochs is 0"),
@@ -470,9 +478,9 @@ def test_files_that_extend_each_other_are_named(tmp_path: Path) -> None:
 
 def test_what_is_no_model_is_named(tmp_path: Path, run: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
-    with pytest.raises(InputError, match=r"model\.safetensors is no model of this version"):
+    with pytest.raises(InputError, match=r"model\.safetensors is damaged, or no model of this version"):
         erpcnet.load(tmp_path)
-    with pytest.raises(InputError, match=r"data\.test_crops is 3; it must be 1, 2 or 4"):
+    with pytest.raises(InputError, match=r"test_crops is 3; it must be 1, 2 or 4"):
         erpcnet.load(run, test_crops=3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="candidates are 'unseen', 'all' or a list of names"):
         erpcnet.load(run).predict([Image.new("RGB", (64, 64))], "unsen")

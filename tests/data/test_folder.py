@@ -79,7 +79,7 @@ def test_folds_are_drawn_alike_every_time_or_read(folder: Path) -> None:
         (_change("attributes.csv", "fish,0.5,0.2", "fish,0,0"), r"every attribute of class 'fish' is 0"),
         (_change("attributes.csv", "fish,", "bird,"), r"line 4: class 'bird' has a row already"),
         (
-            _change("attributes.csv", ",", ";"),
+            _change("attributes.csv", ",", "|"),
             r"first line must be 'class' and the attributes' names, separated by comma",
         ),
         (
@@ -94,7 +94,7 @@ def test_folds_are_drawn_alike_every_time_or_read(folder: Path) -> None:
         (_change("splits.csv", "z1.png", "../z1.png"), r"line 2: '../z1.png' leaves the folder"),
         (_change("splits.csv", "z1.png", "/z1.png"), r"line 2: '/z1.png' leaves the folder"),
         (_change("splits.csv", "a2.png", "a1.png"), r"line 6: 'a1.png' stands in line 5 already"),
-        (_change("splits.csv", ",", ";"), r"no column 'class'; it must name class,split, separated by commas"),
+        (_change("splits.csv", ",", "|"), r"no column 'class'; it must name class,split, separated by commas"),
         (
             _change("splits.csv", "b1.png,bird,train", "b1.png,bird,testing"),
             r"line 3: split 'testing' is none of",
@@ -133,8 +133,8 @@ def class_folders(tmp_path: Path) -> Path:
 def test_init_starts_both_files_and_overwrites_neither(class_folders: Path) -> None:
     attributes, splits = init_folder(class_folders)
     assert splits.read_text(encoding="utf-8").splitlines()[:3] == ["class,split", '"bees, wild",seen', "cats,seen"]
-    with pytest.raises(InputError, match=r"line 2: attribute 'ATTRIBUTE' is ''"):
-        read_dataset(class_folders)  # the values are a person's to give
+    with pytest.raises(InputError, match=r"line 1: the example column is still there; name your attributes"):
+        read_dataset(class_folders)  # they are a person's to give
     with pytest.raises(InputError, match=r"attributes\.csv is there already"):
         init_folder(class_folders)
     assert attributes.is_file()

@@ -156,6 +156,9 @@ def test_without_test_images_of_seen_classes(context: Context) -> None:
         measured(context.dataset),
         measured(replace(context.dataset, test_seen=context.dataset.test_seen[:0])),
     )
+    # AUROC tells images of unseen classes that are no candidates from all others, of which there are fewer then.
+    assert without.auroc_unknown != whole.auroc_unknown
+    without = replace(without, auroc_unknown=whole.auroc_unknown)
     unsaid = {"u", "s", "h", "ausuc", "ece_all", "mean_steps_all"}
     assert without == replace(whole, **dict.fromkeys(unsaid)) != whole  # type: ignore[arg-type]
 
@@ -264,6 +267,8 @@ def test_the_chosen_sigma_is_the_smallest_that_costs_little() -> None:
     below = [round(0.5 + 0.1 * number, 1) for number in range(10)] + [0.0] * 30 + [0.75] * 5
 
     def right(sigma: float) -> list[bool]:
+        if sigma == 0:  # the glance has all of them wrong
+            return [False] * 45
         return [(sigma >= limit) == (number < 40) for number, limit in enumerate(below)]
 
     class Rollouts:
@@ -278,7 +283,8 @@ def test_the_chosen_sigma_is_the_smallest_that_costs_little() -> None:
                 logits = torch.tensor([[1.0, 0.0] if correct else [0.0, 1.0] for correct in right(sigma)])
                 return Answers(logits[:, None], torch.zeros(1, 45))
 
-            return SimpleNamespace(stopped=stopped)
+            steps = torch.full((1, 45), 3)
+            return SimpleNamespace(stopped=stopped, steps=lambda _sigma: steps, reward=torch.zeros(1, 45, 6))
 
     def cost(sigma: float) -> float:
         pairs = list(zip(right(sigma), right(float("inf")), strict=True))
@@ -287,9 +293,42 @@ def test_the_chosen_sigma_is_the_smallest_that_costs_little() -> None:
 
     # By hand: with n images lost and none won, (n + sqrt(n)) / 45 is allowed up to n = 0, 1, 2 and 4.
     for allowed, expected in {0.0: 1.4, 0.05: 1.3, 0.1: 1.2, 0.15: 1.0, 2.0: SIGMAS[0]}.items():
-        sigma = choose_sigma([Rollouts()], allowed)  # type: ignore[list-item]
+        found = choose_sigma([Rollouts()], allowed)  # type: ignore[list-item]
+        assert found is not None
+        sigma = found.sigma
         assert sigma == pytest.approx(expected)
+        assert (found.images, found.won, found.lost, found.mean_steps, found.steps) == (45, 40, 0, 3, 6)
+        assert "localities turn 40 wrong answers of the glance right, and 0 right ones wrong" in found.describe()
         assert all(cost(larger) <= allowed for larger in SIGMAS[SIGMAS.index(sigma) :])
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(15, float("inf")), (18, 0.0)])
+def test_the_glance_alone_is_used_where_localities_cost(lost: int, expected: float) -> None:
+    """They turn ten answers right, and 15 or 18 wrong: 5 more is within a standard error of 5, and 8 more is not."""
+
+    class Rollouts:
+        network = SimpleNamespace(policy=object())
+        dataset = SimpleNamespace(unseen=np.array([3, 5]))
+
+        def labels(self, _which: str) -> torch.Tensor:
+            return torch.full((60,), 3)
+
+        def score(self, _which: str, _classes: np.ndarray) -> SimpleNamespace:
+            def stopped(sigma: float) -> Answers:
+                # The first `lost` are right at a glance alone, the next ten after all steps alone.
+                right = [(number < lost) if sigma == 0 else lost <= number < lost + 10 for number in range(60)]
+                if 0 < sigma < math.inf:
+                    right = [False] * 60
+                logits = torch.tensor([[1.0, 0.0] if correct else [0.0, 1.0] for correct in right])
+                return Answers(logits[:, None], torch.zeros(1, 60))
+
+            steps = torch.zeros(1, 60)
+            return SimpleNamespace(stopped=stopped, steps=lambda _sigma: steps, reward=torch.zeros(1, 60, 6))
+
+    found = choose_sigma([Rollouts()], 0.001)  # type: ignore[list-item]
+    assert found is not None
+    assert (found.sigma, found.won, found.lost) == (expected, 10, lost)
+    assert ("the glance alone is used" in found.describe()) == (expected == 0)
 
 
 @torch.inference_mode()

@@ -110,7 +110,7 @@ def test_evidence_adds_up_to_the_logit_of_the_answer(variant: str, crops: int) -
     model = classifier(variant, crops, sigma=float("inf"))
     network, table = model.network, model.classes.select("unseen")
     rollout = model.engine.rollout(model._crop(pictures()).images)
-    for row, one in enumerate(model.predict(pictures())):
+    for row, one in enumerate(model.predict(pictures(), "unseen")):
         phi = table.phi()[table.names.index(one.name)][None]
         each = []
         for a_g, a_j in zip(rollout.a_g[:, row], rollout.a_j[:, row], strict=True):

@@ -66,9 +66,9 @@ def test_a_resnet_is_split_before_its_last_block() -> None:
     assert backbone.early[-1] is network.layer2
 
 
-@pytest.mark.parametrize("name", ["vit_b_16", "timm/vit_tiny_patch16_224", "timm/mixer_s32_224"])
+@pytest.mark.parametrize("name", ["timm/mixer_s32_224"])
 def test_a_backbone_without_a_feature_map_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match=f"'{name}' gives no convolutional feature map"):
+    with pytest.raises(InputError, match=f"'{name}' gives no feature map"):
         create_backbone(name)
 
 

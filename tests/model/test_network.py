@@ -104,7 +104,7 @@ def test_zoom_reads_windows_from_the_fine_image(power: float) -> None:
 
 
 def test_zoom_is_refused_where_it_cannot_be() -> None:
-    with pytest.raises(InputError, match=r"model\.local\.zoom is 5; it must be 1, 2, 3 or 4"):
+    with pytest.raises(InputError, match=r"model\.local\.zoom is 5; it must be from 1 to 4"):
         LocalSettings(zoom=5)
     with pytest.raises(InputError, match="which has no padding"):
         LocalSettings(zoom=2, padding=1)

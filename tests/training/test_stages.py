@@ -24,7 +24,8 @@ from erpcnet.training.context import create_network
 from erpcnet.training.ema import ExponentialMovingAverage
 from erpcnet.training.pipeline import rollout_test, run_stage1, run_stage2, train_network
 from erpcnet.training.runs import train_run
-from erpcnet.training.stage1 import _optimizer, _schedule, random_cells
+from erpcnet.training.stage1 import _optimizer, _schedule
+from erpcnet.training.stage1_sources import random_cells
 from erpcnet.training.stage2 import Stage2Trainer, collect_episodes
 from erpcnet.utils.cuda_graphs import WARMUP_RUNS, GraphedFunction
 

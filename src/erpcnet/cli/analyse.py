@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from erpcnet.cli.parser import Parser, add_crops, add_dataset, add_overwrite, add_run
+from erpcnet.cli.parser import Parser, add_crops, add_dataset, add_device, add_overwrite, add_run
 from erpcnet.utils.progress import console
 
 DESCRIPTION = "The threshold, the steps, failures, classes and embeddings of a run, as a page with pictures."
@@ -17,6 +17,7 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
     add_run(parser)
     add_dataset(parser)
     parser.add_argument("--out", type=str, metavar="FOLDER", help="by default `analysis` in the run's folder")
+    add_device(parser)
     add_crops(parser)
     add_overwrite(parser, "replace the pages and pictures of an earlier analysis there")
 
@@ -25,6 +26,6 @@ def run(options: Namespace) -> int:
     from erpcnet.experiments.analyse import analyse_run
 
     out = Path(options.out or Path(options.run) / "analysis")
-    page = analyse_run(options.run, options.dataset, out, options.crops, options.overwrite)
+    page = analyse_run(options.run, options.dataset, out, options.crops, options.overwrite, options.device)
     console.print(f"wrote {page}")
     return 0

@@ -64,12 +64,18 @@ def _check(options: Namespace) -> int:
     report = check_dataset(options.folder)
     if options.json:
         print(json.dumps(report.to_json(), indent=2))
-        return 0 if report.ok else 1
+        return 1 if report.problems else 0
     table = Table("", "", title=options.folder)
     for name, value in report.facts.items():
         table.add_row(name, str(value))
     Console().print(table)
     for problem in report.problems:
         print(problem)
-    print("all is well" if report.ok else f"{len(report.problems)} problems")
-    return 0 if report.ok else 1
+    for warning in report.warnings:
+        print(f"note: {warning}")
+    problems, notes = (
+        f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
+        for found, what in ((report.problems, "problem"), (report.warnings, "note"))
+    )
+    print("all is well" if report.ok else f"{problems}, {notes}")
+    return 1 if report.problems else 0

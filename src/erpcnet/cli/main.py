@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
 
 from erpcnet import __version__
-from erpcnet.cli import ablation, analyse, baseline, bench, data, demo, evaluate, export, predict, presets, train
+from erpcnet.cli import (
+    ablation,
+    analyse,
+    baseline,
+    bench,
+    data,
+    demo,
+    evaluate,
+    explain,
+    export,
+    predict,
+    presets,
+    serve,
+    train,
+)
 from erpcnet.cli.parser import Command, Parser, one_line
 from erpcnet.errors import InputError
 
@@ -16,8 +31,10 @@ COMMANDS: tuple[Command, ...] = (
     Command("train", train, "train and evaluate"),
     Command("evaluate", evaluate, "evaluate a run again"),
     Command("predict", predict, "name what is in pictures"),
+    Command("explain", explain, "why one class and not another"),
     Command("analyse", analyse, "the paper's figures and analyses of a run"),
     Command("demo", demo, "try a run in the browser"),
+    Command("serve", serve, "a page and a REST interface"),
     Command("export", export, "a file that torch alone can run"),
     Command("baseline", baseline, "what the backbone gives without training"),
     Command("ablation", ablation, "the paper's ablation, over seeds"),
@@ -30,7 +47,19 @@ EPILOG = "Exit codes: 0 done, 1 checked and found wanting, 2 wrong input."
 EXTRAS = {
     "train": ("accelerate", "tensorboard", "sklearn", "scipy", "filelock", "psutil"),
     "timm": ("timm",),
+    "serve": ("fastapi", "uvicorn", "pydantic"),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "hub": ("huggingface_hub",),
+    "heic": ("pillow_heif",),
 }
+
+
+OUT_OF_MEMORY = (
+    "out of memory; lower --stage1.batch_size, --stage2.rollout_batch_size, --evaluation.batch_size, --data.image_size "
+    "or --data.cache_size."
+)
+LONGEST = 2000  # characters of a complaint
+PATHS = ("run", "out", "dataset", "folder", "picture", "config", "host", "device")  # arguments that must not be empty
 
 
 def build_parser(words: Sequence[str] = ()) -> Parser:
@@ -53,27 +82,55 @@ def build_parser(words: Sequence[str] = ()) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; a person's mistake is one sentence on standard error and exit code 2."""
+    """Run a command; what a person or the machine did wrong is one sentence on standard error and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(words)
     except InputError as error:
-        print(f"erpcnet: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error))
     except ModuleNotFoundError as error:
         extra = next((extra for extra, names in EXTRAS.items() if error.name in names), None)
         if extra is None:
             raise
-        print(f"erpcnet: this needs '{error.name}'; pip install 'erpcnet[{extra}]'.", file=sys.stderr)
-        return 2
+        return _complain(f"this needs '{error.name}'; pip install 'erpcnet[{extra}]'.")
+    except BrokenPipeError:  # of `erpcnet ... | head`
+        sys.stdout = None  # which would fail again at exit
+        return 0
+    except OSError as error:
+        return _complain(_of_system(error))
+    except MemoryError:
+        return _complain(OUT_OF_MEMORY)
     except KeyboardInterrupt:
-        remedy = "; the same command resumes it" if words[0] == "train" else ""
+        remedy = "; the same command resumes it" if words[:1] == ["train"] else ""
         print(f"erpcnet: interrupted{remedy}", file=sys.stderr)
         return 130
+    except RuntimeError as error:
+        if "out of memory" not in str(error) and "can't allocate memory" not in str(error):
+            raise
+        return _complain(OUT_OF_MEMORY)
+
+
+def _complain(message: str) -> int:
+    # Names of files may be no UTF-8, and hold anything.
+    plain = message.encode("utf-8", "backslashreplace").decode().replace("\n", " ")
+    print(f"erpcnet: {plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + '...'}", file=sys.stderr)
+    return 2
+
+
+def _of_system(error: OSError) -> str:
+    """What the system refused: a full disk, a folder that may not be written, a name that no file can have."""
+    where = f"{str(error.filename)[:200]}: " if error.filename else ""
+    remedy = {
+        errno.ENOSPC: "; make room, and the same command goes on",
+        errno.EMFILE: "; allow more with `ulimit -n`",
+    }.get(error.errno or 0, "")
+    return f"{where}{error.strerror or error}{remedy}."
 
 
 def _run(words: list[str]) -> int:
     words = ["--help"] if words == ["help"] else words
+    if any("\0" in word for word in words):
+        raise InputError("an argument holds a NUL byte, which no name can have.")
     try:
         parser = build_parser(words)
         options = parser.parse_args(words)
@@ -87,8 +144,16 @@ def _run(words: list[str]) -> int:
         raise InputError(f"{one_line(error)}{_closest_flag(words)}; see `{prog} --help`.") from None
     except SystemExit as done:  # after --help or --version
         return int(done.code or 0)
+    except InputError:
+        raise
+    except (ValueError, RecursionError, OverflowError) as error:  # of numbers without end
+        raise InputError(f"an argument cannot be read ({' '.join(str(error).split())[:120]}).") from None
     command = next(one for one in COMMANDS if one.name == options.command)
-    return command.module.run(options[options.command])
+    own = options[options.command]
+    for name in PATHS:
+        if own.get(name) == "":
+            raise InputError(f"--{name} is empty; give a path." if name != "run" else "the run is empty; give a path.")
+    return command.module.run(own)
 
 
 def _closest_flag(words: list[str]) -> str:

@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from erpcnet.config import Config, list_presets, measured_backbone, read_values
 from erpcnet.config.config import flatten
+from erpcnet.errors import InputError
 from erpcnet.utils.progress import console
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True, add_print_completion_argument=True)
@@ -71,6 +72,34 @@ def add_crops(parser: Parser) -> None:
 
 def add_device(parser: Parser) -> None:
     parser.add_argument("--device", type=str, help="cpu, cuda, ...; by default a GPU if there is one")
+
+
+def add_candidates(parser: Parser) -> None:
+    parser.add_argument(
+        "--classes",
+        type=str,
+        default="all",
+        help="among which to choose: 'all', 'unseen', or names separated by semicolons or commas",
+    )
+    parser.add_argument(
+        "--add-classes",
+        dest="add_classes",
+        type=str,
+        metavar="FILE.csv",
+        help="classes to add, as rows like those of attributes.csv; attributes that it has no column for are 0",
+    )
+
+
+def read_candidates(text: str, known: Sequence[str]) -> str | list[str]:
+    """What `--classes` asks for; a name may hold a comma itself."""
+    if text in ("all", "unseen"):
+        return text
+    if text in known:
+        return [text]
+    names = [name.strip() for name in text.split(";" if ";" in text else ",")]
+    if not all(names):
+        raise InputError(f"--classes is '{text[:60]}'; it takes 'all', 'unseen', or names separated by commas.")
+    return names
 
 
 def add_overwrite(parser: Parser, what: str) -> None:

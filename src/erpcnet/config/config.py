@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from erpcnet.config.data import DataSettings
 from erpcnet.config.evaluation import EvaluationSettings
 from erpcnet.config.model import WITH_POLICY, ModelSettings, Variant
 from erpcnet.config.presets import merge, read_values
+from erpcnet.config.ranges import Settings, ranged
 from erpcnet.config.training import Stage1Settings, Stage2Settings
 from erpcnet.errors import InputError
 
@@ -25,13 +25,13 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 
 @dataclass
-class Config:
+class Config(Settings):
     """Everything that decides a run, but the data."""
 
     variant: Variant = "erpcnet"
     """erpcnet, rpcnet (no entropy), pcnet (random localities), globalnet (no localities), or hardnet: patches of the
     image through a second backbone, chosen by a policy, which the paper compares with."""
-    seed: int = 0
+    seed: int = ranged(0, 0, 2**32 - 1)
     """The same seed gives the same weights on the same CPU with the same number of threads; on a GPU they differ by
     rounding, unless `deterministic` is set."""
     deterministic: bool = False
@@ -44,7 +44,7 @@ class Config:
     cuda_graphs: bool = True
     """Capture the steps of training as CUDA graphs, on a GPU and in one process: small batches do not wait for kernel
     launches then."""
-    checkpoint_minutes: float = 5.0
+    checkpoint_minutes: float = ranged(5.0, 0, 10**6)
     """How often training writes a checkpoint to resume from, between epochs; 0: after each."""
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -53,12 +53,13 @@ class Config:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed is {self.seed}; it must be from 0 to {2**32 - 1}.")
-        if not 0 <= self.checkpoint_minutes < math.inf:
-            raise InputError(f"checkpoint_minutes is {self.checkpoint_minutes}; it must be 0 or more, and finite.")
+        super().__post_init__()
         if self.variant in WITH_POLICY and self.stage2.stop_at_sigma and self.model.sigma is None:
             raise InputError("stage2.stop_at_sigma ends episodes at sigma; set --model.sigma too.")
+        if self.stage1.freeze_backbone and self.variant == "hardnet":
+            raise InputError(
+                "HardNet's patches are too many for a table; stage1.freeze_backbone needs another variant."
+            )
 
     @property
     def input_data(self) -> DataSettings:

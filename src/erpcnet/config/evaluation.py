@@ -5,28 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from erpcnet.errors import InputError
+from erpcnet.config.ranges import Settings, ranged
 
 
 @dataclass
-class EvaluationSettings:
+class EvaluationSettings(Settings):
     """How the operating point, sigma and delta, is chosen where it is not given."""
 
     protocol: Literal["validation", "test"] = "validation"
     """`validation`: on classes held out of the seen ones, by a second training without them. `test`: on the test
     classes, as much published code does; only to compare, and the results say so."""
-    folds: int | None = None
+    folds: int | None = ranged(None, 1, 1000)
     """On how many of the dataset's validation folds, each of which is a training of its own; unset: as many as hold 20
     validation classes together."""
-    stop_loss: float = 0.001
+    stop_loss: float = ranged(0.001, 0, 1)
     """The share of images that early stop may cost on the validation classes, a standard error included."""
-    batch_size: int = 64
+    batch_size: int = ranged(64, 1, 65536)
     """Images per step."""
 
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"evaluation.batch_size is {self.batch_size}; it must be at least 1.")
-        if self.folds is not None and self.folds < 1:
-            raise InputError(f"evaluation.folds is {self.folds}; it must be at least 1, or unset.")
-        if self.stop_loss < 0:
-            raise InputError(f"evaluation.stop_loss is {self.stop_loss}; it must not be negative.")
+    @classmethod
+    def _prefix(cls) -> str:
+        return "evaluation."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import stat
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 
 import yaml
 
+from erpcnet.config.ranges import shorten
 from erpcnet.errors import InputError
 
+DEEPEST = 20  # groups within groups, and files that extend files
+LARGEST = 2**20  # bytes of a file of settings
 MEASURED = "measured"  # no setting: what the committed figures of a preset rest on
 
 
@@ -49,15 +53,50 @@ def measured_backbone(name: str | Path) -> dict[str, str] | None:
 def _read_all(name: str | Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     if str(name) in above:
         raise InputError(f"{name} extends itself, by way of {' and '.join(above)}.")
-    text = _read(name)
+    if len(above) > DEEPEST:
+        raise InputError(f"{above[0]} extends another file, which extends another, more than {DEEPEST} times.")
+    values = _parse(_read(name), name)
+    base = values.pop("extends", None)
+    if base is not None and not isinstance(base, str):
+        raise InputError(f"{name}: 'extends' is {shorten(base)}; it must be the name of a preset or a file.")
+    found = values.get(MEASURED)
+    if found is not None and not (isinstance(found, dict) and {"name", "weights"} <= set(found)):
+        raise InputError(f"{name}: '{MEASURED}' must hold the name and the weights of a backbone.")
+    return values if base is None else merge(_read_all(base, (*above, str(name))), values)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without what settings need none of: aliases, which make bombs, and names that stand twice."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not read here; write the values out")
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise yaml.YAMLError(f"it is nested more than {DEEPEST} times")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        names = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = [name for place, name in enumerate(names) if name in names[:place]]
+        if twice:
+            raise yaml.YAMLError(f"'{str(twice[0])[:60]}' stands there twice; keep one")
+        return super().construct_mapping(node, deep)
+
+
+def _parse(text: str, name: str | Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise InputError(f"{name} is no YAML file: {' '.join(str(error).split())}") from None
+        values = yaml.load(text, _Loader) or {}
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:  # ValueError: of a number or a date
+        why = " ".join(str(error).split())[:300]
+        raise InputError(f"{name} is no YAML file of settings: {why}") from None
     if not isinstance(values, dict):
         raise InputError(f"{name} must hold settings as 'name: value', not {type(values).__name__}.")
-    base = values.pop("extends", None)
-    return values if base is None else merge(_read_all(base, (*above, str(name))), values)
+    return values
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -70,14 +109,39 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(name: str | Path) -> str:
+    if not isinstance(name, str | Path):
+        raise InputError(f"a configuration is the name of a preset or a YAML file, not {shorten(name)}.")
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise InputError(f"{path} is not there; --config takes a YAML file or one of {', '.join(list_presets())}.")
-        return path.read_text(encoding="utf-8")
-    preset = resources.files("erpcnet.presets") / f"{name}.yaml"
-    if not preset.is_file():
-        close = difflib.get_close_matches(str(name), list_presets(), n=1)
+        return _read_file(path)
+    known = list_presets()
+    if str(name) not in (*known, *_hidden()):
+        close = difflib.get_close_matches(str(name)[:60], known, n=1)
         hint = f", perhaps '{close[0]}'" if close else ""
-        raise InputError(f"there is no preset '{name}'{hint}; the presets are {', '.join(list_presets())}.")
-    return preset.read_text(encoding="utf-8")
+        raise InputError(f"there is no preset '{str(name)[:60]}'{hint}; the presets are {', '.join(known)}.")
+    return (resources.files("erpcnet.presets") / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _hidden() -> list[str]:
+    """What presets extend, and nobody asks for."""
+    names = (entry.name for entry in resources.files("erpcnet.presets").iterdir())
+    return [name.removesuffix(".yaml") for name in names if name.startswith("_") and name.endswith(".yaml")]
+
+
+def _read_file(path: Path) -> str:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path} is no plain file; --config takes a YAML file.")
+        if status.st_size > LARGEST:
+            raise InputError(f"{path} has more than {LARGEST >> 10} KiB, which is no file of settings.")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        known = ", ".join(list_presets())
+        raise InputError(f"{path} is not there; --config takes a YAML file or one of {known}.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not in UTF-8; save it as UTF-8.") from None
+    except OSError as error:
+        raise InputError(f"{str(path)[:120]} cannot be read ({error.strerror}).") from None
+    except ValueError:  # a NUL in the name
+        raise InputError("a file of settings has a name that no file can have.") from None

@@ -5,72 +5,79 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from erpcnet.config.ranges import Settings, ranged
 from erpcnet.errors import InputError
 
 
 @dataclass
-class LossWeights:
+class LossWeights(Settings):
     """Weights of the losses of Stage I; in the paper each is 1."""
 
-    global_subnet: float = 1.0
+    global_subnet: float = ranged(1.0, 0, 1e6)
     """L_g."""
-    local_subnet: float = 0.0
+    local_subnet: float = ranged(0.0, 0, 1e6)
     """L_l."""
-    joint_subnet: float = 1.0
+    joint_subnet: float = ranged(1.0, 0, 1e6)
     """L_j."""
-    highlight: float = 1.0
+    highlight: float = ranged(1.0, 0, 1e6)
     """L_m."""
+
+    @classmethod
+    def _prefix(cls) -> str:
+        return "stage1.loss_weights."
 
 
 @dataclass
-class Stage1Settings:
+class Stage1Settings(Settings):
     """Stage I: everything but the policy, on random localities, without early stop."""
 
-    epochs: int = 20
+    epochs: int = ranged(20, 1, 100_000)
     """Passes over the training images."""
-    min_steps: int = 0
+    min_steps: int = ranged(0, 0, 10**7)
     """Optimizer steps to take at least: a small dataset is passed over more often than `epochs`."""
-    batch_size: int = 64
+    batch_size: int = ranged(64, 1, 65536)
     """Images per step, over all processes."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """The paper uses SGD."""
-    lr: float = 5e-3
+    lr: float = ranged(5e-3, 0, 100)
     """Highest learning rate."""
-    backbone_lr: float = 0.2
+    backbone_lr: float = ranged(0.2, 0, 1000)
     """The share of the learning rate that the backbone gets, and C_l, which begins as a copy of its last block."""
-    momentum: float = 0.9
+    momentum: float = ranged(0.9, 0, 1, below_high=True)
     """Momentum of SGD."""
-    weight_decay: float = 1e-5
+    weight_decay: float = ranged(1e-5, 0, 10)
     """Weight decay."""
     schedule: Literal["constant", "step", "onecycle"] = "constant"
     """`step` (times `step_factor` every `step_epochs`) is the paper's; `constant` rises over the first epoch, or 20
     steps."""
-    step_epochs: int = 30
+    step_epochs: int = ranged(30, 1, 10**6)
     """Epochs between two drops of `step`."""
-    step_factor: float = 0.1
+    step_factor: float = ranged(0.1, 0, 1, above_low=True)
     """Drop of `step`."""
-    ema_decay: float = 0.999
+    ema_decay: float = ranged(0.999, 0, 1, below_high=True)
     """Decay per step of the exponential moving average (EMA) of the weights, which is what is used in the end; 0: the
     last weights, as in the paper."""
-    mixup: float = 0.0
+    mixup: float = ranged(0.0, 0, 100)
     """Blend every image and its label with another's, by a share drawn from Beta(mixup, mixup); 0: not at all."""
     freeze_norms: bool = False
     """The batch norms of the pretrained parts keep the statistics that they were pretrained with."""
     freeze_early: bool = False
     """What comes before the resolution of e^{n-1}, the stem and the first blocks, stays as it was pretrained."""
+    freeze_backbone: bool = False
+    """Everything that makes embeddings stays as it was pretrained: they are computed once for both stages, all
+    trainings and the evaluation, and only heads and policy are trained. For machines without a GPU."""
     detach_global: bool = False
     """f_G learns from L_g alone, as GlobalNet's does: localities and joint head read from it and do not change it."""
     loss_weights: LossWeights = field(default_factory=LossWeights)
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "step_epochs"):
-            if getattr(self, name) < 1:
-                raise InputError(f"stage1.{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("lr", "backbone_lr", "mixup", "min_steps"):
-            if getattr(self, name) < 0:
-                raise InputError(f"stage1.{name} is {getattr(self, name)}; it must not be negative.")
-        if not 0 <= self.ema_decay < 1:
-            raise InputError(f"stage1.ema_decay is {self.ema_decay}; it must be from 0 to below 1.")
+        super().__post_init__()
+        if 0 < self.mixup < 1e-3:
+            raise InputError(f"stage1.mixup is {self.mixup}; it must be 0, or at least 0.001.")
+
+    @classmethod
+    def _prefix(cls) -> str:
+        return "stage1."
 
     def passes(self, batches: int) -> int:
         """How often to pass over a dataset that has so many batches."""
@@ -78,28 +85,28 @@ class Stage1Settings:
 
 
 @dataclass
-class Stage2Settings:
+class Stage2Settings(Settings):
     """Stage II: the policy alone, by PPO."""
 
-    epochs: int = 30
+    epochs: int = ranged(30, 1, 100_000)
     """Rollouts over every training image."""
-    update_epochs: int = 4
+    update_epochs: int = ranged(4, 1, 1000)
     """Passes of PPO over each batch of rollouts."""
-    minibatch_size: int = 1024
+    minibatch_size: int = ranged(1024, 1, 10**7)
     """Episodes per gradient step."""
-    lr: float = 6e-4
+    lr: float = ranged(6e-4, 0, 10)
     """Learning rate of Adam."""
-    gamma: float = 0.99
+    gamma: float = ranged(0.99, 0, 1)
     """Discount."""
-    clip_coef: float = 0.2
+    clip_coef: float = ranged(0.2, 0, 10, above_low=True)
     """epsilon of the clipped surrogate."""
-    value_coef: float = 0.5
+    value_coef: float = ranged(0.5, 0, 1e4)
     """alpha_1: weight of the value loss."""
-    entropy_coef: float = 0.01
+    entropy_coef: float = ranged(0.01, 0, 1e4)
     """alpha_2: weight of the entropy bonus."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: float = ranged(0.5, 0, 1e6, above_low=True)
     """Gradients are clipped to this norm."""
-    reward_temperature: float = 4.0
+    reward_temperature: float = ranged(4.0, 1e-3, 1e4)
     """Divides the logits in the reward's softmax; 1 is the paper's. A fitted net is sure of every training image
     wherever it looks, so at 1 there is little to learn from."""
     reward: Literal["answer", "localities"] = "answer"
@@ -110,16 +117,16 @@ class Stage2Settings:
     costs reward then. Otherwise every episode has T steps."""
     standardise_advantages: bool = True
     """Standardise advantages over the episodes, step by step; off in the paper."""
-    crops: int = 2
+    crops: int = ranged(2, 1, 64)
     """Crops of each training image that the policy learns on: the centre crop, the others random ones."""
-    rollout_batch_size: int = 256
+    rollout_batch_size: int = ranged(256, 1, 65536)
     """Images whose localities are computed at once."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "update_epochs", "minibatch_size", "crops", "rollout_batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"stage2.{name} is {getattr(self, name)}; it must be at least 1.")
+        super().__post_init__()
         if self.stop_at_sigma and self.reward != "answer":
             raise InputError("stage2.stop_at_sigma ends episodes by the reward 'answer'; set stage2.reward to that.")
-        if self.reward_temperature <= 0:
-            raise InputError(f"stage2.reward_temperature is {self.reward_temperature}; it must be above 0.")
+
+    @classmethod
+    def _prefix(cls) -> str:
+        return "stage2."

@@ -20,12 +20,27 @@ from pathlib import Path
 
 import numpy as np
 
+from erpcnet.config.ranges import shorten
 from erpcnet.data.creature_pictures import LOOKS, SMALL_PARTS, PictureSettings, draw_creature
 from erpcnet.errors import InputError
+from erpcnet.utils.files import as_path
 from erpcnet.utils.progress import track
 
-FORMAT = 3  # raise it when the same settings would draw something else
+FORMAT = 4  # raise it when the same settings would draw something else
 NOTE = "creatures.json"
+
+# How looks are spoken of in the names of classes.
+PATTERNS = {"plain": "", "spots": "spotted ", "stripes": "striped ", "patches": "patched "}
+WINGS = {"none": "wingless", "feathered": "bird-winged", "bat": "bat-winged"}
+SPOKEN = {
+    "ears": {"none": "earless", "round": "round-eared", "pointed": "pointed-eared", "horns": "horned"}
+    | {"antennae": "with antennae"},
+    "eye": {"black": "black-eyed", "yellow": "yellow-eyed", "red": "red-eyed"},
+    "mouth": {"none": "mouthless", "beak": "beaked", "tusk": "tusked", "tongue": "long-tongued"},
+    "tail": {"none": "tailless", "thin": "thin-tailed", "bushy": "bushy-tailed", "forked": "fork-tailed"},
+    "legs": {"short": "short-legged", "long": "long-legged", "webbed": "web-footed"},
+    "chest": {"none": "plain-chested", "white": "white-chested", "dark": "dark-chested"},
+}
 
 Contrast = tuple[str, str, str]  # a part, its look in a family, and that in one sibling
 
@@ -43,11 +58,16 @@ class CreatureSettings(PictureSettings):
     certainty: tuple[float, float] = (0.92, 0.99)
     seed: int = 21
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"the seed is {shorten(self.seed)}; it must be from 0 to {2**32 - 1}.")
+
 
 @dataclass(frozen=True)
 class CreatureClass:
-    """One class: the usual look of each part, and how often each look occurs."""
+    """One class: the usual look of each part, and how often each look occurs; `code` names the folder of its images."""
 
+    code: str
     name: str
     family: int
     usual: dict[str, str]
@@ -57,10 +77,13 @@ class CreatureClass:
 def make_creatures(root: str | Path, settings: CreatureSettings | None = None, workers: int | None = None) -> Path:
     """Draw the dataset into `root`, which must be empty or absent; the same settings give the same bytes."""
     settings = settings or CreatureSettings()
-    root = Path(root)
+    root = as_path(root, "the folder to draw into")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise InputError(f"{root} is there and not empty; choose another folder or remove it first.")
-    root.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{root} cannot be made ({error.strerror}).") from None
     classes = draw_classes(settings)
     # Drawn beside its place and moved there whole: an interrupted run leaves no half dataset.
     work = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
@@ -101,7 +124,8 @@ def draw_classes(settings: CreatureSettings) -> list[CreatureClass]:
             break
     return [
         CreatureClass(
-            name=f"{family:02d}{chr(ord('a') + sibling)}",
+            code=f"{family:02d}{chr(ord('a') + sibling)}",
+            name=_spoken_name(siblings, sibling),
             family=family,
             usual=usual,
             frequency={part: _frequency(part, look, settings, random) for part, look in usual.items()},
@@ -109,6 +133,17 @@ def draw_classes(settings: CreatureSettings) -> list[CreatureClass]:
         for family, siblings in enumerate(families)
         for sibling, usual in enumerate(siblings)
     ]
+
+
+def _spoken_name(siblings: Sequence[dict[str, str]], number: int) -> str:
+    """What all of a family share, and the small part by which one sibling is told from the others."""
+    first, usual = siblings[0], siblings[number]
+    family = f"{usual['body']} {PATTERNS[usual['pattern']]}{usual['colour']} {WINGS[usual['wings']]}"
+    if len(siblings) == 1:
+        return family
+    other = siblings[max(number, 1)]
+    part = next(part for part in SMALL_PARTS if first[part] != other[part])
+    return f"{family} {SPOKEN[part][usual[part]]}"
 
 
 def _draw_families(settings: CreatureSettings, random: np.random.Generator) -> list[list[dict[str, str]]]:
@@ -159,7 +194,7 @@ def _draw_class(
 ) -> list[tuple[list[str], list[list[object]]]]:
     """Draw the images of one class; per image its line of splits.csv and its lines of parts.csv."""
     root, cls, number, settings = job
-    folder = root / "images" / cls.name
+    folder = root / "images" / cls.code
     folder.mkdir(parents=True)
     lines: list[tuple[list[str], list[list[object]]]] = []
     seen = cls.family < settings.families - settings.unseen_families
@@ -167,7 +202,7 @@ def _draw_class(
         random = np.random.default_rng([settings.seed, 2, number, count])
         looks = {part: str(random.choice(LOOKS[part], p=cls.frequency[part])) for part in LOOKS}
         picture, places = draw_creature(looks, settings, random)
-        path = f"images/{cls.name}/{count:03d}.png"
+        path = f"images/{cls.code}/{count:03d}.png"
         picture.save(root / path)
         parts = [[path, part, looks[part], round(x, 1), round(y, 1)] for part, (x, y) in places.items()]
         lines.append(([path, cls.name, _split_of(cls, count, settings)], parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -77,8 +78,27 @@ class ZeroShotDataset:
     extras: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_names()
         self._check_attributes()
         self._check_splits()
+
+    def _check_names(self) -> None:
+        for what, names in (("class", self.classes), ("attribute", self.attribute_names)):
+            odd = next((name for name in names if not isinstance(name, str) or not name.strip()), None)
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if odd is not None or twice:
+                problem = f"is called {odd!r}" if odd is not None else f"'{twice[0]}' is there twice"
+                raise InputError(f"{self.root}: a {what} {problem}; give every {what} a name of its own.")
+        count = len(self.image_paths)
+        labels = np.asarray(self.labels)
+        if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
+            raise InputError(
+                f"{self.root}: {count} images have labels of shape {labels.shape} and type {labels.dtype}."
+            )
+        if count and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.classes):
+            raise InputError(f"{self.root}: a label is none of the {len(self.classes)} classes.")
+        if self.boxes is not None and self.boxes.shape != (count, 4):
+            raise InputError(f"{self.root}: there are {count} images, and the boxes are {self.boxes.shape}.")
 
     def _check_attributes(self) -> None:
         shape = (len(self.classes), len(self.attribute_names))

@@ -8,30 +8,42 @@ folds.csv        fold,class                      optional: the validation classe
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from erpcnet.data.dataset import Fold, IntArray, ZeroShotDataset, draw_folds, hold_out
 from erpcnet.data.images import ENDINGS, find_images
-from erpcnet.errors import InputError, MissingImagesError
+from erpcnet.data.tables import Problems, Table, closest, columns, parse_number, read_table
+from erpcnet.errors import InputError, MissingImagesError, ProblemsError
 
 SPLITS = ("train", "test_seen", "test_unseen")
 TEST_SHARE = 0.2  # of a seen class's images, where only the unseen classes are named
 
 
+EXAMPLE = "EXAMPLE"  # begins the column that `data init` starts with
+HINT = f"{EXAMPLE} striped (0: not at all, 1: very; name your own attributes, as many as you like)"
+
+
 def read_folder(root: Path) -> ZeroShotDataset:
-    """Read a dataset in the project's own format."""
-    classes, attribute_names, attributes = read_attributes(root / "attributes.csv")
+    """Read a dataset in the project's own format.
+
+    Raises:
+        ProblemsError: Something in the tables is wrong; it holds all that is.
+    """
+    problems = Problems()
+    classes, attribute_names, attributes = _read_attributes(root / "attributes.csv", problems)
     index = {name: number for number, name in enumerate(classes)}
     path = root / "splits.csv"
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path} is not there; `erpcnet data init {root}` starts it from a folder of class folders.")
-    read = _read_images if "image" in _header(path) else _read_classes
-    paths, labels, rows = read(root, path, index)
+    table = read_table(path)
+    read = _read_images if "image" in table.header else _read_classes
+    paths, labels, rows = read(root, table, index, problems)
+    folds = _folds(root / "folds.csv", index, np.unique(labels[rows["train"]]), problems)
+    if problems.found:
+        raise ProblemsError(problems.found, f"erpcnet data check {root}")
     return ZeroShotDataset(
         name=root.resolve().name,
         root=root,
@@ -40,7 +52,7 @@ def read_folder(root: Path) -> ZeroShotDataset:
         attributes=attributes,
         image_paths=tuple(paths),
         labels=labels,
-        folds=_folds(root / "folds.csv", index, np.unique(labels[rows["train"]])),
+        folds=folds,
         extras={"parts": root / "parts.csv"} if (root / "parts.csv").is_file() else {},
         **rows,
     )
@@ -50,7 +62,7 @@ def init_folder(root: Path) -> tuple[Path, Path]:
     """Start attributes.csv and splits.csv from a folder of class folders; neither is overwritten."""
     if not root.is_dir():
         raise InputError(f"{root} is not a folder.")
-    found = _by_class(root)
+    found = images_by_class(root)
     if not found:
         raise InputError(
             f"{root} holds no images in class folders; make one folder per class and put its images there."
@@ -59,90 +71,104 @@ def init_folder(root: Path) -> tuple[Path, Path]:
     for target in targets:
         if target.exists():
             raise InputError(f"{target} is there already; it is left as it is.")
-    lines = ["class,ATTRIBUTE", *(f"{_quoted(name)}," for name in sorted(found))]
-    targets[0].write_text("\n".join(lines) + "\n", encoding="utf-8")
-    lines = ["class,split", *(f"{_quoted(name)},seen" for name in sorted(found))]
-    targets[1].write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines = [f"class,{_quoted(HINT)}", *(f"{_quoted(name)}," for name in sorted(found))]
+    splits = ["class,split", *(f"{_quoted(name)},seen" for name in sorted(found))]
+    try:
+        targets[0].write_text("\n".join(lines) + "\n", encoding="utf-8")
+        targets[1].write_text("\n".join(splits) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{root} cannot be written to ({error.strerror}).") from None
     return targets
 
 
 def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"' if any(mark in name for mark in ',"\n') else name
+    return '"' + name.replace('"', '""') + '"' if any(mark in name for mark in ',;"\n') else name
 
 
 Images = tuple[list[str], IntArray, dict[str, IntArray]]
 
 
-def _read_images(root: Path, path: Path, index: dict[str, int]) -> Images:
+def _read_images(root: Path, table: Table, index: dict[str, int], problems: Problems) -> Images:
     """A line per image. Returns paths, labels and the rows of each split."""
     paths: list[str] = []
     labels: list[int] = []
     missing: list[str] = []
     rows: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for line, (image, class_name, split) in _rows(path, ("image", "class", "split")):
-        where = f"{path}, line {line}"
-        _check_class(class_name, index, where, root)
+    for line, (image, class_name, split) in columns(table, ("image", "class", "split"), problems):
+        where = table.where(line)
+        known = _check_class(class_name, index, where, root, problems)
         if split not in rows:
-            raise InputError(f"{where}: split '{split}' is none of {', '.join(SPLITS)}.")
-        file = _locate(root, image, where)
+            problems.add(where, f"split '{split}' is none of {', '.join(SPLITS)}{closest(split, SPLITS)}")
+            continue
+        inside = PurePosixPath(image.replace("\\", "/"))
+        if inside.is_absolute() or ".." in inside.parts:
+            problems.add(where, f"'{image}' leaves the folder; paths are relative to {root} and stay inside.")
+            continue
+        file = _locate(root, inside)
         if file is None:
             missing.append(image)
-            continue
-        rows[split].append(len(paths))
-        paths.append(file)
-        labels.append(index[class_name])
-    if missing:
+        elif known:
+            rows[split].append(len(paths))
+            paths.append(file)
+            labels.append(index[class_name])
+    if missing and not problems.found:
         raise MissingImagesError(root, missing)
-    if not paths:
-        raise InputError(f"{path} names no image; it needs a line image,class,split for each.")
+    problems.found += [f"{table.path}: image '{image}' is not there." for image in missing]
+    if not paths and not problems.found:
+        raise InputError(f"{table.path} names no image; it needs a line image,class,split for each.")
     return paths, np.asarray(labels, dtype=np.int64), {k: np.asarray(v, dtype=np.int64) for k, v in rows.items()}
 
 
-def _read_classes(root: Path, path: Path, index: dict[str, int]) -> Images:
+def _read_classes(root: Path, table: Table, index: dict[str, int], problems: Problems) -> Images:
     """A line per class; the images of a seen class are split for training and test, alike every time."""
-    found = _by_class(root)
+    found = images_by_class(root)
     paths: list[str] = []
     labels: list[int] = []
     seen: list[int] = []
     unseen: list[int] = []
-    for line, (class_name, split) in _rows(path, ("class", "split")):
-        where = f"{path}, line {line}"
-        _check_class(class_name, index, where, root)
+    for line, (class_name, split) in columns(table, ("class", "split"), problems):
+        where = table.where(line)
+        known = _check_class(class_name, index, where, root, problems)
         if split not in ("seen", "unseen"):
-            raise InputError(f"{where}: split '{split}' is neither 'seen' nor 'unseen'.")
-        if split == "seen" and not found.get(class_name):
-            raise InputError(f"{where}: there is no image in a folder '{class_name}' below {root}.")
-        for file in found.get(class_name, []):
-            (seen if split == "seen" else unseen).append(len(paths))
-            paths.append(file)
-            labels.append(index[class_name])
+            problems.add(where, f"split '{split}' is neither 'seen' nor 'unseen'.")
+        elif split == "seen" and not found.get(class_name):
+            near = closest(class_name, found)
+            problems.add(where, f"there is no image in a folder '{class_name}' below {root}{near or '.'}")
+        elif known:
+            for file in found.get(class_name, []):
+                (seen if split == "seen" else unseen).append(len(paths))
+                paths.append(file)
+                labels.append(index[class_name])
     label_array = np.asarray(labels, dtype=np.int64)
     if not seen:
-        raise InputError(f"{path} names no seen class, so there is nothing to learn from.")
+        if not problems.found:
+            raise InputError(f"{table.path} names no seen class, so there is nothing to learn from.")
+        return [], label_array, {split: np.zeros(0, dtype=np.int64) for split in SPLITS}
     train, test_seen = hold_out(np.asarray(seen, dtype=np.int64), label_array, TEST_SHARE, seed=0)
     rows = {"train": train, "test_seen": test_seen, "test_unseen": np.asarray(unseen, dtype=np.int64)}
     return paths, label_array, rows
 
 
-def _check_class(name: str, index: dict[str, int], where: str, root: Path) -> None:
+def _check_class(name: str, index: dict[str, int], where: str, root: Path, problems: Problems) -> bool:
+    """Whether a class has attributes."""
     if name not in index:
-        raise InputError(
-            f"{where}: class '{name}' has no row in {root / 'attributes.csv'}; add one with its attributes."
-        )
+        near = closest(name, index) or "; add one with its attributes."
+        problems.add(where, f"class '{name}' has no row in {root / 'attributes.csv'}{near}")
+    return name in index
 
 
-def _locate(root: Path, image: str, where: str) -> str | None:
+def _locate(root: Path, inside: PurePosixPath) -> str | None:
     """The file that a line means, which may have another image ending; None if there is none."""
-    inside = PurePosixPath(image.replace("\\", "/"))
-    if inside.is_absolute() or ".." in inside.parts:
-        raise InputError(f"{where}: '{image}' leaves the folder; paths are relative to {root} and stay inside.")
-    if (root / inside).is_file():
-        return str(inside)
-    others = [inside.with_suffix(ending) for ending in ENDINGS]
-    return next((str(other) for other in others if (root / other).is_file()), None)
+    try:
+        if (root / inside).is_file():
+            return str(inside)
+        others = [inside.with_suffix(ending) for ending in ENDINGS]
+        return next((str(other) for other in others if (root / other).is_file()), None)
+    except (OSError, ValueError):  # a name that no file can have
+        return None
 
 
-def _by_class(root: Path) -> dict[str, list[str]]:
+def images_by_class(root: Path) -> dict[str, list[str]]:
     """Images by the folder they lie in."""
     found: dict[str, list[str]] = defaultdict(list)
     for file in find_images(root):
@@ -152,92 +178,92 @@ def _by_class(root: Path) -> dict[str, list[str]]:
 
 
 def read_attributes(path: Path) -> tuple[list[str], list[str], np.ndarray]:
-    """Class names, attribute names and the raw table of `attributes.csv`."""
-    lines = [line for _, line in _lines(path)]
-    if not lines or len(lines[0]) < 2 or lines[0][0] != "class":
+    """Class names, attribute names and the raw table of a file like `attributes.csv`.
+
+    Raises:
+        ProblemsError: Something in it is wrong; it holds all that is.
+    """
+    problems = Problems()
+    found = _read_attributes(path, problems)
+    if problems.found:
+        raise ProblemsError(problems.found, "erpcnet data check")
+    return found
+
+
+def _read_attributes(path: Path, problems: Problems) -> tuple[list[str], list[str], np.ndarray]:
+    table = read_table(path)
+    if len(table.header) < 2 or table.header[0] != "class":
         raise InputError(
             f"{path}: the first line must be 'class' and the attributes' names, separated by commas; "
-            f"it is '{','.join(lines[0]) if lines else ''}'."
+            f"it is '{','.join(table.header)[:100]}'."
         )
-    names = lines[0][1:]
-    classes: list[str] = []
-    table: list[list[float]] = []
-    for number, line in enumerate(lines[1:], start=2):
-        if not any(line):
-            continue
-        if len(line) != len(names) + 1:
-            raise InputError(
-                f"{path}, line {number}: class '{line[0]}' has {len(line) - 1} values, but there are {len(names)} "
-                "attributes."
+    names = table.header[1:]
+    _check_names(names, path, problems)
+    classes: dict[str, int] = {}
+    rows: list[list[float]] = []
+    for number, line in table.rows:
+        name, where = line[0], table.where(number)
+        if not name:
+            problems.add(where, "the column 'class' is empty.")
+        elif len(line) != len(names) + 1:
+            comma = " (a number like 0,5 takes quotes, or semicolons between values)" if table.delimiter == "," else ""
+            problems.add(
+                where, f"class '{name}' has {len(line) - 1} values, but there are {len(names)} attributes{comma}."
             )
-        if line[0] in classes:
-            raise InputError(f"{path}, line {number}: class '{line[0]}' has a row already; keep one.")
-        classes.append(line[0])
-        table.append([_number(value, path, number, name) for value, name in zip(line[1:], names, strict=True)])
+        elif name in classes:
+            problems.add(where, f"class '{name}' has a row already, in line {classes[name]}; keep one.")
+        else:
+            rows.append(_row(line[1:], names, where, problems))
+        classes.setdefault(name, number)
     if not classes:
         raise InputError(f"{path} has no class; it needs a row with attributes for each.")
-    return classes, names, np.asarray(table, dtype=np.float32)
+    values = np.asarray(rows, dtype=np.float64).reshape(len(rows), len(names))
+    with np.errstate(over="ignore"):  # what is too large is refused with the dataset
+        return [name for name in classes if name], names, values.astype(np.float32)
 
 
-def _number(text: str, path: Path, line: int, name: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not np.isfinite(value):
-        raise InputError(f"{path}, line {line}: attribute '{name}' is '{text}'; it must be a finite number.")
-    return value
-
-
-def _lines(path: Path) -> list[tuple[int, list[str]]]:
-    """The lines of a CSV file with their numbers, spaces around values taken off."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            return [(reader.line_num, [value.strip() for value in line]) for line in reader]
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not in UTF-8; save it as CSV in UTF-8.") from None
-
-
-def _header(path: Path) -> list[str]:
-    lines = _lines(path)
-    return lines[0][1] if lines else []
-
-
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line number and the asked columns of every row of a CSV file with a header; a row may stand there once."""
-    header = _header(path)
-    missing = [column for column in columns if column not in header]
-    if missing:
-        raise InputError(
-            f"{path}: the first line has no column '{missing[0]}'; "
-            f"it must name {','.join(columns)}, separated by commas."
-        )
-    places = [header.index(column) for column in columns]
-    lines: dict[str, int] = {}
-    for number, line in _lines(path)[1:]:
-        if not any(line):
-            continue
-        values = tuple(line[place] if place < len(line) else "" for place in places)
-        if not values[0]:
-            raise InputError(f"{path}, line {number}: the column '{columns[0]}' is empty.")
-        if columns[0] != "fold" and values[0] in lines:
-            raise InputError(
-                f"{path}, line {number}: '{values[0]}' stands in line {lines[values[0]]} already; keep one."
+def _check_names(names: list[str], path: Path, problems: Problems) -> None:
+    first: dict[str, int] = {}
+    for place, name in enumerate(names, start=2):
+        if not name:
+            problems.add(f"{path}, line 1", f"column {place} has no name; every attribute needs one.")
+        elif name in first:
+            problems.add(
+                f"{path}, line 1", f"attribute '{name}' stands in columns {first[name]} and {place}; keep one."
             )
-        lines[values[0]] = number
-        yield number, values
+        elif name.startswith(EXAMPLE):
+            problems.add(
+                f"{path}, line 1",
+                "the example column is still there; name your attributes in the first line, a column each, and give "
+                "every class a value for each.",
+            )
+        first.setdefault(name, place)
 
 
-def _folds(path: Path, index: dict[str, int], seen: IntArray) -> tuple[Fold, ...]:
-    if not path.is_file():
+def _row(texts: list[str], names: list[str], where: str, problems: Problems) -> list[float]:
+    values = []
+    for text, name in zip(texts, names, strict=True):
+        value = parse_number(text)
+        if value is None and not name.startswith(EXAMPLE):
+            problems.add(where, f"attribute '{name}' is '{text[:40]}'; it must be a finite number.")
+        values.append(value or 0.0)
+    return values
+
+
+def _folds(path: Path, index: dict[str, int], seen: IntArray, problems: Problems) -> tuple[Fold, ...]:
+    if not path.exists():
         return draw_folds(seen)
+    table = read_table(path)
     held: dict[str, list[int]] = {}
-    for line, (fold, name) in _rows(path, ("fold", "class")):
-        if index.get(name) not in seen:
-            raise InputError(f"{path}, line {line}: class '{name}' is not one of the seen classes.")
+    for line, (fold, name) in columns(table, ("fold", "class"), problems):
+        if index.get(name, -1) not in seen:
+            names = [known for known, number in index.items() if number in seen]
+            near = closest(name, names) or "."
+            problems.add(table.where(line), f"class '{name}' is not one of the seen classes{near}")
+            continue
         held.setdefault(fold, []).append(index[name])
     vals = [np.unique(np.asarray(val, dtype=np.int64)) for val in held.values()]
     if any(len(val) == len(seen) for val in vals):
-        raise InputError(f"{path}: a fold holds every seen class, so none is left to train on.")
+        problems.add(str(path), "a fold holds every seen class, so none is left to train on.")
+        return ()
     return tuple(Fold(train=np.setdiff1d(seen, val), val=val) for val in vals)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
+import warnings
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -13,22 +16,44 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from erpcnet.errors import InputError
+from erpcnet.utils.files import as_path
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".heic", ".heif")
+# The formats of these endings, the only ones that are ever opened, whatever a file is called: Pillow hands others to
+# programs that were not made for what strangers send.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "HEIF")
+HEIC_ENDINGS = (".heic", ".heif")
 TURNED = (5, 6, 7, 8)  # EXIF orientations in which rows are columns
 
 
 def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Image.Image:
     """The picture in RGB as a person would see it: turned as its EXIF says, first frame, on white."""
     path = Path(path)
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there.") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{_shown(path)} cannot be read ({error}).") from None
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no plain file'}; give a picture file.")
+    if path.suffix.lower() in HEIC_ENDINGS:
+        _register_heif(path)
     picture = read_image(path, str(path))
     return picture if box is None else _cut(picture, box, path)
 
 
-def read_image(source: Path | BinaryIO, name: str, formats: tuple[str, ...] | None = None) -> Image.Image:
-    """The same from an open file too; `name` is what complaints call it, `formats` are those to try."""
+def _shown(path: Path) -> str:
+    """A path in a message, however long or odd it is."""
+    text = str(path).encode("unicode_escape").decode()
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def read_image(source: Path | BinaryIO, name: str) -> Image.Image:
+    """The same from an open file too; `name` is what complaints call it."""
     try:
-        with Image.open(source, formats=formats) as file:
+        with warnings.catch_warnings(), Image.open(source, formats=_known_formats()) as file:
+            warnings.simplefilter("ignore")
             # Pillow only warns up to twice its limit, and warnings are no matter of one thread.
             if Image.MAX_IMAGE_PIXELS and file.width * file.height > Image.MAX_IMAGE_PIXELS:
                 raise Image.DecompressionBombError
@@ -43,8 +68,44 @@ def read_image(source: Path | BinaryIO, name: str, formats: tuple[str, ...] | No
         raise InputError(f"{name} does not decode as an image ({why}); replace the file or take it out.") from None
 
 
+def image_pixels(source: BinaryIO, name: str) -> int:
+    """How many pixels a picture says that it has, without decoding it; `name` is what complaints call it."""
+    try:
+        with Image.open(source, formats=_known_formats()) as file:
+            return int(file.width * file.height)
+    except Exception:
+        raise InputError(f"{name} does not decode as an image; send a JPEG, PNG, WebP, GIF, BMP or TIFF.") from None
+
+
+@cache
+def _known_formats() -> tuple[str, ...]:
+    """Those that this Pillow knows."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def _register_heif(path: Path) -> None:
+    """Teach Pillow HEIC, which an extra of this package reads."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ModuleNotFoundError:
+        raise InputError(f"{path}: reading {path.suffix} files needs pip install 'erpcnet[heic]'.") from None
+    register_heif_opener()
+    _known_formats.cache_clear()
+
+
+def is_image(file: PurePosixPath) -> bool:
+    """Whether a file's ending is one of those that are read."""
+    return file.name.lower().endswith(ENDINGS)
+
+
 def find_images(root: Path) -> Iterator[PurePosixPath]:
-    """Every image file below `root`, relative to it, once; hidden folders are passed over.
+    """Every image file below `root`, relative to it, once; hidden folders are passed over."""
+    return filter(is_image, find_files(root))
+
+
+def find_files(root: Path) -> Iterator[PurePosixPath]:
+    """Every file below `root`, relative to it, once; hidden files and folders are passed over.
 
     Links to folders elsewhere are followed. One to a folder inside of `root` is not: its images have a path there.
     """
@@ -66,7 +127,7 @@ def find_images(root: Path) -> Iterator[PurePosixPath]:
         folders[:] = sorted(name for name in folders if is_new(folder, name))
         inside = PurePosixPath(Path(folder).relative_to(root).as_posix())
         for name in sorted(files):
-            if not name.startswith(".") and name.lower().endswith(ENDINGS):
+            if not name.startswith("."):
                 yield inside / name
 
 
@@ -78,7 +139,7 @@ def expand_paths(names: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for name in names:
-        path = Path(name)
+        path = as_path(name, "a picture")
         if path.is_dir():
             inside = [str(path / image) for image in find_images(path)]
             if not inside:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.data.folder import read_folder
 from erpcnet.data.xlsa17 import read_xlsa17
 from erpcnet.errors import InputError
+from erpcnet.utils.files import as_path
 
 
 def read_dataset(root: str | Path) -> ZeroShotDataset:
     """Read the dataset in a folder, whatever its format."""
-    root = Path(root)
+    root = as_path(root, "the dataset")
     if not root.is_dir():
         raise InputError(f"{root} is not a folder; give --dataset the folder of a dataset.")
+    if not os.access(root, os.R_OK | os.X_OK):
+        raise InputError(f"{root} may not be read (Permission denied).")
     if not any(root.iterdir()):
         raise InputError(f"{root} is empty; `erpcnet data make creatures {root}` draws a dataset into it.")
     if (root / "att_splits.mat").is_file():

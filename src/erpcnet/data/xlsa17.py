@@ -50,7 +50,25 @@ class Instance:
 
 
 def read_xlsa17(root: Path) -> ZeroShotDataset:
-    """Read a dataset in the form of the Proposed Split."""
+    """Read a dataset in the form of the Proposed Split.
+
+    Raises:
+        InputError: It is in another form.
+    """
+    try:
+        return _read(root)
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        raise InputError(f"{root}: a list of names is not in UTF-8 ({error.reason}); save it as UTF-8.") from None
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
+        why = " ".join(str(error).split())[:120]
+        raise InputError(
+            f"{root}: att_splits.mat, or a list beside it, is not in the form of the Proposed Split ({why})."
+        ) from None
+
+
+def _read(root: Path) -> ZeroShotDataset:
     splits = _mat(root / "att_splits.mat", ("att", "allclasses_names", *SPLITS.values()))
     classes = tuple(str(name[0]) for name in splits["allclasses_names"].ravel())
     attributes = _attributes(splits)
@@ -86,6 +104,8 @@ def read_xlsa17(root: Path) -> ZeroShotDataset:
 
 def _counted_from_1(found: np.ndarray, root: Path, key: str) -> IntArray:
     """MATLAB's numbers of images, 1 being the first, as rows."""
+    if not np.issubdtype(np.asarray(found).dtype, np.number) or np.iscomplexobj(found):
+        raise InputError(f"{root}: {key} of att_splits.mat holds no numbers of images.")
     numbers = np.asarray(found, dtype=np.float64).ravel()
     wrong = numbers[~((numbers >= 1) & (numbers == np.floor(numbers)))]
     if wrong.size:
@@ -117,6 +137,8 @@ def _mat(path: Path, keys: Sequence[str]) -> dict[str, Any]:
 
 def _attributes(splits: dict[str, Any]) -> np.ndarray:
     """[C, A]: the raw `original_att` where `att` is that at unit length, or else `att`."""
+    if not np.issubdtype(np.asarray(splits["att"]).dtype, np.floating) or splits["att"].ndim != 2:
+        raise InputError("att_splits.mat: 'att' is no table of numbers.")
     unit = splits["att"].T
     raw = splits.get("original_att")
     if raw is not None and raw.T.shape == unit.shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +41,26 @@ class ValidationCurve:
     by_fold: tuple[float, ...]
     classes: int
     at_risk: float
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ValidationCurve:
+        """From plain values.
+
+        Raises:
+            ValueError: They are no such curve.
+        """
+        lists = {name: tuple(map(float, values[name])) for name in ("deltas", "unseen", "seen", "by_fold")}
+        if not lists["deltas"] or len({len(lists[name]) for name in ("deltas", "unseen", "seen")}) > 1:
+            raise ValueError("the points of the curve do not belong together")
+        return cls(
+            deltas=lists["deltas"],
+            unseen=lists["unseen"],
+            seen=lists["seen"],
+            chosen=float(values["chosen"]),
+            by_fold=lists["by_fold"],
+            classes=int(values["classes"]),
+            at_risk=float(values["at_risk"]),
+        )
 
     def at(self, delta: float) -> tuple[float, float, float]:
         """U, S and H at one delta."""

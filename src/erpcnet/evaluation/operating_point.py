@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erpcnet.data.dataset import IntArray
+from erpcnet.evaluation.attributes import validation_auc
 from erpcnet.evaluation.calibration import fit_temperature
 from erpcnet.evaluation.delta import ValidationCurve, choose_delta
 from erpcnet.evaluation.gzsl import seen_unseen_curve
+from erpcnet.evaluation.rejection import RejectChoice, choose_threshold
 from erpcnet.evaluation.rollouts import EvaluationRollouts, Split
 from erpcnet.model.scoring import OperatingPoint, Protocol, Temperatures, stack_logits
 
@@ -21,11 +25,78 @@ from erpcnet.model.scoring import OperatingPoint, Protocol, Temperatures, stack_
 SIGMAS = (*(round(0.1 * step, 1) for step in range(1, 23)), float("inf"))
 
 
+@dataclass(frozen=True)
+class StopChoice:
+    """How sigma was chosen, in counts of validation images.
+
+    Attributes:
+        sigma: What was chosen; infinite: all T steps, 0: the glance alone.
+        images: Of all folds.
+        won: Images whose answer T steps turn right, which the glance has wrong.
+        lost: The other way round.
+        stopped_won: Images whose answer stopping at `sigma` turns right, which T steps have wrong.
+        stopped_lost: The other way round.
+        mean_steps: Steps taken with `sigma`.
+        steps: T.
+    """
+
+    sigma: float
+    images: int
+    won: int
+    lost: int
+    stopped_won: int
+    stopped_lost: int
+    mean_steps: float
+    steps: int
+
+    def describe(self) -> str:
+        """In a sentence, what is used and why."""
+        localities = (
+            f"on {self.images} validation images localities turn {self.won} wrong answers of the glance right, and "
+            f"{self.lost} right ones wrong"
+        )
+        if self.sigma == 0:
+            return f"{localities}: they do not pay here, and the glance alone is used"
+        if self.sigma == math.inf:
+            return f"{localities}; stopping early would cost too many of them, so all {self.steps} steps are taken"
+        return (
+            f"{localities}; stopping at sigma {self.sigma:g} takes {self.mean_steps:.1f} of {self.steps} steps, and "
+            f"turns {self.stopped_won} right and {self.stopped_lost} wrong"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; an infinite sigma is None, since JSON has no infinity."""
+        return {**asdict(self), "sigma": None if self.sigma == math.inf else self.sigma}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> StopChoice:
+        """What `to_json` gave."""
+        numbers = {name: float(value) for name, value in values.items() if name != "sigma"}
+        counts = {name: int(numbers[name]) for name in numbers if name != "mean_steps"}
+        sigma = math.inf if values["sigma"] is None else float(values["sigma"])
+        return cls(sigma=sigma, mean_steps=numbers["mean_steps"], **counts)
+
+
 class Choice(NamedTuple):
-    """An operating point, and the curve that delta was chosen on, if it was."""
+    """An operating point, and what it was chosen by.
+
+    The curve of delta and the counts of sigma, where these were chosen; and how well each attribute was read (AUC).
+    """
 
     point: OperatingPoint
     curve: ValidationCurve | None = None
+    stop: StopChoice | None = None
+    attribute_auc: dict[str, float] | None = None
+    reject: RejectChoice | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What validation.json holds."""
+        return {
+            "delta": None if self.curve is None else asdict(self.curve),
+            "sigma": None if self.stop is None else self.stop.to_json(),
+            "attribute_auc": self.attribute_auc,
+            "reject": None if self.reject is None else self.reject.to_json(),
+        }
 
 
 def choose_operating_point(
@@ -39,12 +110,23 @@ def choose_operating_point(
         delta: Calibrated stacking, if it is given.
         stop_loss: See `choose_sigma`.
     """
-    sigma = choose_sigma(folds, stop_loss) if sigma is None else sigma
+    stop = None
+    if sigma is None:
+        stop = choose_sigma(folds, stop_loss)
+        sigma = math.inf if stop is None else stop.sigma
     found = None
     if delta is None and all(fold.seen is not None for fold in folds):
         found = choose_delta(folds, sigma)
         delta = found.chosen
-    return Choice(_point(folds, sigma, delta or 0.0, "validation"), found)
+    return Choice(_point(folds, sigma, delta or 0.0, "validation"), found, stop)
+
+
+def with_diagnosis(choice: Choice, folds: Sequence[EvaluationRollouts]) -> Choice:
+    """A choice with what else the validation classes tell: the threshold of rejection, and each attribute's AUC."""
+    point = choice.point
+    reject = choose_threshold(folds, point.sigma, point.delta)
+    point = replace(point, reject=None if reject is None else reject.threshold)
+    return choice._replace(point=point, reject=reject, attribute_auc=validation_auc(folds))
 
 
 def choose_on_test(
@@ -55,7 +137,9 @@ def choose_on_test(
     """
     if sigma is not None and delta is not None:
         return OperatingPoint(sigma, delta, "fixed")
-    sigma = choose_sigma([rollouts], stop_loss) if sigma is None else sigma
+    if sigma is None:
+        stop = choose_sigma([rollouts], stop_loss)
+        sigma = math.inf if stop is None else stop.sigma
     if delta is None:
         delta = seen_unseen_curve(rollouts, sigma).best()[0] if rollouts.seen is not None else 0.0
     return _point([rollouts], sigma, delta, "test")
@@ -68,15 +152,16 @@ def _point(folds: Sequence[EvaluationRollouts], sigma: float, delta: float, prot
     return OperatingPoint(sigma, delta, protocol, temperature, temperature_all)
 
 
-def choose_sigma(folds: Sequence[EvaluationRollouts], stop_loss: float) -> float:
-    """The smallest sigma from which on stopping costs no more than `stop_loss`, a share of the images of all folds.
+def choose_sigma(folds: Sequence[EvaluationRollouts], stop_loss: float) -> StopChoice | None:
+    """The smallest sigma from which on stopping costs no more than `stop_loss`, a share of the images of all folds; 0,
+    the glance alone, where localities cost more than a standard error. None without a policy: nothing stops then.
 
     What is counted are the images whose answer stopping turns wrong, less those it turns right, plus a standard
     error. Images whose answer stays the same say nothing about stopping, and left out they add no noise: accuracies
     of a few hundred images, compared, move by points when nothing is better or worse.
     """
     if any(fold.network.policy is None for fold in folds):
-        return float("inf")
+        return None
     scored = [(fold, fold.score("unseen", fold.dataset.unseen), fold.labels("unseen")) for fold in folds]
 
     def right(sigma: float) -> Tensor:
@@ -86,14 +171,23 @@ def choose_sigma(folds: Sequence[EvaluationRollouts], stop_loss: float) -> float
             parts.append(numbers[answers.stopped(sigma).final.argmax(dim=1)] == labels)
         return torch.cat(parts)
 
-    never, smallest = right(float("inf")), float("inf")
+    def changed(of: Tensor, to: Tensor) -> tuple[int, int]:
+        """How many answers `to` turns right, and how many it turns wrong."""
+        return int((to & ~of).sum()), int((of & ~to).sum())
+
+    never, glance, smallest = right(math.inf), right(0.0), math.inf
     for sigma in reversed(SIGMAS):
-        stopped = right(sigma)
-        lost, won = int((never & ~stopped).sum()), int((stopped & ~never).sum())
+        won, lost = changed(never, right(sigma))
         if lost - won + (lost + won) ** 0.5 > stop_loss * len(never):
             break
         smallest = sigma
-    return smallest
+    won, lost = changed(glance, never)
+    if lost - won > (lost + won) ** 0.5:
+        smallest = 0.0
+    stopped_won, stopped_lost = changed(never, right(smallest))
+    steps = torch.cat([answers.steps(smallest).double().flatten() for _, answers, _ in scored])
+    most = scored[0][1].reward.shape[-1]
+    return StopChoice(smallest, len(never), won, lost, stopped_won, stopped_lost, float(steps.mean()), most)
 
 
 def fit_temperatures(

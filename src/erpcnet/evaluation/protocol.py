@@ -10,6 +10,7 @@ import torch
 from erpcnet.evaluation.calibration import expected_calibration_error
 from erpcnet.evaluation.gzsl import GZSLAnswers
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
+from erpcnet.evaluation.rejection import auroc_of_unknown
 from erpcnet.evaluation.rollouts import EvaluationRollouts
 from erpcnet.evaluation.stacking import curve
 from erpcnet.model.scoring import OperatingPoint, Temperatures
@@ -22,7 +23,8 @@ class Metrics:
     `ece` is the expected calibration error of the confidence among the unseen classes, where `mean_steps` are taken,
     `ece_all` and `mean_steps_all` are the same among all classes. Without test images of seen classes those, u, s, h
     and ausuc are None. `crops` and `hubness` say with how many crops of each image, and with which strength of the
-    hubness correction.
+    hubness correction. `auroc_unknown` is the AUROC of rejection: half of the unseen classes are no candidates, then
+    the other half.
     """
 
     t1: float
@@ -47,6 +49,7 @@ class Metrics:
     dataset: str
     t1_by_step: list[float]
     t1_global: float
+    auroc_unknown: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a sigma that never stops is null, since JSON has no infinity."""
@@ -85,6 +88,7 @@ def measure(rollouts: EvaluationRollouts, point: OperatingPoint, seed: int) -> M
         dataset=dataset.name,
         t1_by_step=t1_by_step,
         t1_global=t1_global,
+        auroc_unknown=auroc_of_unknown(rollouts, point.sigma, point.delta),
     )
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from erpcnet.config import Config, TestCrops
 from erpcnet.data import ImageLoader, ZeroShotDataset, read_dataset
 from erpcnet.data.loader import open_loader
 from erpcnet.errors import InputError
 from erpcnet.evaluation.delta import ValidationCurve
+from erpcnet.evaluation.operating_point import StopChoice
 from erpcnet.evaluation.protocol import Metrics, measure
+from erpcnet.evaluation.rejection import RejectChoice
 from erpcnet.evaluation.rollouts import EvaluationRollouts, rollout_test_images
 from erpcnet.inference.model_file import read_model
 from erpcnet.inference.run_files import VALIDATION, dataset_of
 from erpcnet.model import ERPCNet, OperatingPoint
-from erpcnet.utils.runtime import Runtime, default_device
+from erpcnet.utils.files import as_path, read_json
+from erpcnet.utils.runtime import Runtime, check_device
 
 
 class OpenedRun(NamedTuple):
@@ -40,17 +44,19 @@ class OpenedRun(NamedTuple):
 
 def evaluate_run(
     run: str | Path,
-    dataset: str | Path | None = None,
+    dataset: str | Path | ZeroShotDataset | None = None,
     test_crops: TestCrops | None = None,
     delta: float | None = None,
+    device: str | torch.device | None = None,
 ) -> Metrics:
     """Evaluate a run's network again, at the operating point that it was saved with.
 
     Args:
         run: The folder of the run.
-        dataset: Folder of the dataset; by default the one that the run was trained on.
+        dataset: A dataset or its folder; by default the one that the run was trained on.
         test_crops: Test-time augmentation: crops of each image; by default the run's own.
         delta: Of calibrated stacking, in place of the run's own.
+        device: Such as `cpu` or `cuda:0`; by default a GPU if there is one.
 
     Returns:
         The figures on the test images.
@@ -58,32 +64,53 @@ def evaluate_run(
     Examples:
         >>> evaluate_run("runs/quickstart").t1
     """
-    opened = open_run(run, dataset, test_crops)
+    opened = open_run(run, dataset, test_crops, device)
     point = opened.point if delta is None else replace(opened.point, delta=delta, protocol="fixed")
     return measure(opened.rollouts(), point, opened.config.seed)
 
 
-def validation_curve(run: str | Path) -> ValidationCurve | None:
-    """U and S over delta on the validation classes of a run; None if delta was not chosen on any."""
-    path = Path(run) / VALIDATION
+class Validation(NamedTuple):
+    """What a run's operating point was chosen by: see `erpcnet.evaluation.operating_point.Choice`."""
+
+    curve: ValidationCurve | None
+    stop: StopChoice | None
+    attribute_auc: dict[str, float]
+    reject: RejectChoice | None
+
+
+def read_validation(run: str | Path) -> Validation | None:
+    """What a run's operating point was chosen by; None if it was given."""
+    path = as_path(run, "the run") / VALIDATION
     if not path.is_file():
         return None
+    remedy = "remove it to do without what it told of the validation"
+    stored = read_json(path, remedy)
     try:
-        return ValidationCurve(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise InputError(f"{path} is damaged; remove it to do without the curve of the validation classes.") from None
+        curve = None if stored["delta"] is None else ValidationCurve.from_json(stored["delta"])
+        stop = None if stored["sigma"] is None else StopChoice.from_json(stored["sigma"])
+        areas = {str(name): float(area) for name, area in (stored["attribute_auc"] or {}).items()}
+        told = stored["reject"]
+        reject = None if told is None else RejectChoice(**{name: float(value) for name, value in told.items()})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{path} is damaged; {remedy}.") from None
+    return Validation(curve, stop, areas, reject)
 
 
-def open_run(run: str | Path, dataset: str | Path | None = None, test_crops: TestCrops | None = None) -> OpenedRun:
+def open_run(
+    run: str | Path,
+    dataset: str | Path | ZeroShotDataset | None = None,
+    test_crops: TestCrops | None = None,
+    device: str | torch.device | None = None,
+) -> OpenedRun:
     """A run's network and a dataset; the arguments are those of `evaluate_run`."""
+    place = check_device(device)
     model = read_model(run)
     folder = dataset_of(run) if dataset is None else dataset
-    read = read_dataset(folder)
+    read = folder if isinstance(folder, ZeroShotDataset) else read_dataset(folder)
     if read.attribute_names != model.classes.attribute_names:
-        raise InputError(f"{folder} has other attributes than the dataset that {run} was trained on.")
+        raise InputError(f"{read.root} has other attributes than the dataset that {run} was trained on.")
     config = model.config
     if test_crops is not None:
         config = replace(config, data=replace(config.data, test_crops=test_crops))
-    device = default_device()
-    loader = open_loader(read, config.input_data, model.preprocessing, device)
-    return OpenedRun(config, model.network.to(device), model.point, read, loader)
+    loader = open_loader(read, config.input_data, model.preprocessing, place)
+    return OpenedRun(config, model.network.to(place), model.point, read, loader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,7 @@ def gzsl_metrics(scores: Array, labels: Array, seen: Array, delta: float | None 
     Args:
         scores: [N, C], the higher the likelier; NumPy or torch.
         labels: [N], the true columns.
-        seen: [C] bool, which classes are seen ones; or their columns.
+        seen: [C] bool or 0 and 1, which classes are seen ones; or their columns.
         delta: Of calibrated stacking: what is subtracted from the scores of seen classes; by default nothing.
 
     Returns:
@@ -65,18 +66,22 @@ def gzsl_metrics(scores: Array, labels: Array, seen: Array, delta: float | None 
         >>> found.u, found.s, found.t1
         (1.0, 1.0, 1.0)
     """
-    values, true = torch.as_tensor(np.asarray(scores)).double(), torch.as_tensor(np.asarray(labels)).long()
+    values, true = _numbers(scores, "scores").double(), _whole(_numbers(labels, "labels"), "labels")
     if values.dim() != 2 or true.shape != values.shape[:1]:
         raise InputError(f"scores are {tuple(values.shape)} and labels {tuple(true.shape)}; give [N, C] and [N].")
     if not values.isfinite().all():
         raise InputError("a score is no finite number.")
     classes = values.shape[1]
-    is_seen = _mask(np.asarray(seen), classes)
+    is_seen = _mask(_numbers(seen, "seen"), classes)
     if len(true) and not 0 <= int(true.min()) <= int(true.max()) < classes:
         raise InputError(f"a label is none of the {classes} columns.")
     of_seen = is_seen[true]
     if of_seen.all() or not of_seen.any():
         raise InputError("there must be images of seen and of unseen classes.")
+    if delta is not None and (
+        isinstance(delta, bool) or not isinstance(delta, int | float) or not math.isfinite(delta)
+    ):
+        raise InputError("delta is no finite number.")
     delta = delta or 0.0
     best = stack(values[of_seen], is_seen), stack(values[~of_seen], is_seen)
     predicted = (values - delta * is_seen).argmax(dim=1)
@@ -96,14 +101,48 @@ def gzsl_metrics(scores: Array, labels: Array, seen: Array, delta: float | None 
     )
 
 
-def _mask(seen: npt.NDArray[Any], classes: int) -> Tensor:
-    """[C] bool, from that or from columns."""
-    if seen.dtype == np.bool_:
+def _numbers(given: Array, what: str) -> Tensor:
+    """Any array of real numbers as a tensor on the CPU."""
+    try:
+        if isinstance(given, Tensor):
+            found = given.detach().cpu()
+        else:
+            array = np.asarray(given)
+            if array.dtype.byteorder == ">" or array.dtype == np.longdouble or min(array.strides, default=0) < 0:
+                array = array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+            found = torch.from_numpy(np.ascontiguousarray(array))
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{what} is no array of numbers.") from None
+    if found.is_complex() or found.layout != torch.strided:
+        raise InputError(f"{what} is no array of real numbers.")
+    return found
+
+
+def _whole(found: Tensor, what: str) -> Tensor:
+    if found.is_floating_point() and not torch.equal(found, found.floor()):
+        raise InputError(f"{what} holds fractions; give numbers of columns.")
+    return found.long()
+
+
+def _mask(seen: Tensor, classes: int) -> Tensor:
+    """[C] bool, from that or from columns.
+
+    Numbers that are all 0 or 1 and as many as there are classes are a mask that was written so, unless they are columns
+    each of which stands there once.
+    """
+    if seen.dtype == torch.bool:
         if seen.shape != (classes,):
-            raise InputError(f"seen is {seen.shape}; as a mask it has one value for each of the {classes} classes.")
-        return torch.from_numpy(seen)
-    if seen.size and not 0 <= seen.min() <= seen.max() < classes:
+            raise InputError(f"seen is {tuple(seen.shape)}; a mask has one value for each of the {classes} classes.")
+        return seen
+    columns = _whole(seen, "seen").flatten()
+    if (
+        len(columns) == classes
+        and bool(((columns == 0) | (columns == 1)).all())
+        and len(columns.unique()) < len(columns)
+    ):
+        return columns.bool()
+    if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < classes:
         raise InputError(f"seen names a column that there is not; there are {classes}.")
     mask = torch.zeros(classes, dtype=torch.bool)
-    mask[torch.from_numpy(seen.astype(np.int64))] = True
+    mask[columns] = True
     return mask

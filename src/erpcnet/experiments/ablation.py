@@ -24,7 +24,7 @@ from erpcnet.errors import InputError
 from erpcnet.evaluation.gzsl import seen_unseen_curve
 from erpcnet.evaluation.operating_point import choose_on_test, choose_operating_point
 from erpcnet.evaluation.protocol import measure
-from erpcnet.evaluation.rollouts import EvaluationRollouts, build_test_tables, rollout_tables
+from erpcnet.evaluation.rollouts import EvaluationRollouts, rollout_tables
 from erpcnet.experiments.oracle import OracleOrder
 from erpcnet.experiments.parts import hits, part_places
 from erpcnet.model import ERPCNet, SelectionOrder
@@ -32,9 +32,9 @@ from erpcnet.model.heads import check_joint_kind
 from erpcnet.model.locality_tables import LocalityTable
 from erpcnet.model.selection import SELECTION_ORDERS, OrderFactory, RandomOrder, default_order
 from erpcnet.training.context import Context, open_context, prepare
-from erpcnet.training.episode_sources import TableSource, policy_table
+from erpcnet.training.episode_sources import TableSource
 from erpcnet.training.log import Log
-from erpcnet.training.pipeline import run_stage1
+from erpcnet.training.pipeline import run_stage1, test_tables, training_table
 from erpcnet.training.stage2 import train_stage2
 from erpcnet.utils.progress import console
 
@@ -142,9 +142,8 @@ def _train(context: Context, dataset: ZeroShotDataset) -> Trained:
     network = run_stage1(context, dataset, Log())
     passes = config.stage1.passes(context.loader.batches_per_epoch(len(dataset.train), config.stage1.batch_size))
     rate = passes * len(dataset.train) / (time.perf_counter() - started)
-    with context.runtime.autocast():
-        tables = build_test_tables(network, dataset, context.loader, config.evaluation.batch_size)
-        training = policy_table(network, dataset, context.loader, config.stage2, config.seed) if network.steps else None
+    tables = test_tables(context, network, dataset)
+    training = training_table(context, network, dataset) if network.steps else None
     return Trained(network, dataset, tables, training, rate)
 
 

@@ -43,6 +43,7 @@ def analyse_run(
     out: Path,
     test_crops: TestCrops | None = None,
     overwrite: bool = False,
+    device: str | None = None,
 ) -> Path:
     """Write the page `out`/analysis.md and its pictures; returns the page.
 
@@ -50,7 +51,7 @@ def analyse_run(
     """
     for name in WRITTEN:
         output_file(out / name, overwrite)
-    opened = open_run(run, dataset, test_crops)
+    opened = open_run(run, dataset, test_crops, device)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -146,7 +147,7 @@ def _draw_lost(
     rows = rows[np.argsort(dataset.labels[rows], kind="stable")]
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, SHOWN).astype(int))]
     pictures = [load_picture(dataset, row) for row in rows]
-    found = load(run, test_crops=test_crops).predict(pictures)
+    found = load(run, test_crops=test_crops).predict(pictures, "unseen")
     draw_localities(pictures, found, [dataset.classes[dataset.labels[row]] for row in rows], out)
 
 

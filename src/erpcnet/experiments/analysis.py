@@ -66,6 +66,7 @@ def follow(rollouts: EvaluationRollouts, point: OperatingPoint) -> Trajectories:
     numbers = torch.from_numpy(classes).to(labels.device)
     answers = rollouts.score("unseen", classes).stopped(point.sigma)
     own, after = columns_of(labels, classes), torch.arange(answers.logits.shape[1], device=labels.device)
+    after = after.clamp(max=answers.steps.max())
     chances = point.probabilities(answers.logits, torch.zeros_like(numbers, dtype=torch.bool), after)
     chance = chances.gather(2, own[:, None, None].expand(-1, len(after), 1))[..., 0]
     return Trajectories(numbers[answers.logits.argmax(dim=2)], chance, labels, answers.mean_steps)

@@ -28,7 +28,7 @@ from erpcnet.model.localities import DirectLocalities, Localities
 from erpcnet.model.locality_tables import LocalityTable, build_table
 from erpcnet.training.gradient_step import GradientStep, gradient_step
 from erpcnet.training.losses import Stage1Loss
-from erpcnet.training.stage1 import random_cells
+from erpcnet.training.stage1_sources import random_cells
 from erpcnet.training.stage2 import Stage2Trainer
 from erpcnet.utils.cuda_graphs import WARMUP_RUNS, capture
 from erpcnet.utils.runtime import Runtime, autocast_convolutions

@@ -112,7 +112,9 @@ def _ablation_tables(rows: Rows, parts: bool = True) -> str:
 def summary_table(ablations: Sequence[Rows], published: Rows) -> str:
     """T1 of each method, and H of the last of them, under the paper's: over input sizes and conditions."""
     columns = [*((method, "t1") for method in VARIANTS), (VARIANTS[-1], "h")]
-    paper = {row["method"].partition(",")[0]: row for row in published}
+    paper = {
+        row["method"]: row for row in published if row["dataset"] == "CUB" and row["source"].startswith("the paper")
+    }
     table = [("paper (ResNet-101, 224)", *(paper[method][figure] for method, figure in columns))]
     for rows in ablations:
         for condition, tested in by_condition(rows).items():
@@ -160,11 +162,45 @@ def _oracle_share(own: dict[str, Rows]) -> str:
     return markdown_table(("of the oracle's gain, at step", *(c.removeprefix("t1_step") for c in columns)), rows)
 
 
-def published_table(rows: Rows) -> str:
-    """What others report, with what one has to know to compare."""
-    names = {"method": "method", "backbone": "backbone", "input": "input", "selection": "selected on"}
-    names |= {column: column.upper() for column in ("t1", "u", "s", "h")}
-    return markdown_table(list(names.values()), [[row[name] for name in names] for row in rows])
+DATASETS = ("SUN", "CUB", "aPY", "AwA2")
+SOURCES = ("as the paper has it", "the paper", "since")
+
+
+def published_table(rows: Rows, ablations: Sequence[Rows]) -> str:
+    """The paper's main table, what was reported since, and this project's rows: T1, and H with U and S behind it.
+
+    Args:
+        rows: Of others, one for each method and dataset.
+        ablations: This project's, of CUB.
+    """
+    header = ("method", "", "backbone", "input", *(f"{name} {figure}" for name in DATASETS for figure in ("T1", "H")))
+    table = []
+    for source in SOURCES:
+        found: dict[str, dict[str, dict[str, str]]] = {}
+        for row in rows:
+            if row["source"] == source:
+                found.setdefault(row["method"], {})[row["dataset"]] = row
+        for method, own in found.items():
+            any_row = next(iter(own.values()))
+            about = (any_row[column] for column in ("kind", "backbone", "input"))
+            table.append((method, *about, *(cell for name in DATASETS for cell in _published_cells(own.get(name)))))
+    for ablation in ablations:
+        for condition, tested in by_condition(ablation).items():
+            erpcnet = by_method(tested).get("ERPCNet")
+            if erpcnet and condition.crops in (1, 4):
+                figures = (spread(erpcnet, "t1"), spread(erpcnet, "h"))
+                missing = ("not measured",) * 2
+                cells = [cell for name in DATASETS for cell in (figures if name == "CUB" else missing)]
+                tests = f"{_input(tested[0])}, {condition}"
+                table.append(("**ERPCNet, here**", "end to end", "ResNet-50", tests, *cells))
+    return markdown_table(header, table)
+
+
+def _published_cells(row: dict[str, str] | None) -> tuple[str, str]:
+    """T1, and H with U and S where they are given."""
+    if row is None:
+        return "", ""
+    return row["t1"], f"{row['h']} ({row['u']}, {row['s']})" if row["u"] else row["h"]
 
 
 def ratios_table(benches: Sequence[Rows]) -> str:
@@ -290,7 +326,7 @@ def main() -> None:
     draw_curves(found, results.parent / "images" / "curve.png")
     published = read_rows(results / "published.csv")
     fill(page, "summary", summary_table(list(ablations.values()), published))
-    fill(page, "published", published_table(published))
+    fill(page, "published", published_table(published, list(ablations.values())))
     speed, timings = results.parent / "speed.md", Path("benchmarks/results")
     fill(speed, "arithmetic", arithmetic_table(read_rows(timings / "arithmetic.csv")))
     for machine, benches in read_benches(timings).items():

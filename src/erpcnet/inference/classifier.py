@@ -2,96 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
 
 from erpcnet.config.data import DataSettings
-from erpcnet.data.images import load_image, squeeze, to_rgb
+from erpcnet.data.images import squeeze
 from erpcnet.data.transforms import CroppedImages, crop_for_test
+from erpcnet.errors import InputError
 from erpcnet.inference.class_table import Attributes, Candidates, ClassTable
 from erpcnet.inference.engine import Engine, Execution
+from erpcnet.inference.pictures import Picture, as_list, open_picture
+from erpcnet.inference.prediction import Box, Locality, Prediction
 from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.preprocessing import Preprocessing
 from erpcnet.model.rollout import Rollout
 from erpcnet.model.scoring import OperatingPoint, StopRule, score, stack_logits
 from erpcnet.utils.runtime import Runtime
 
-Picture = str | Path | Image.Image
-Box = tuple[float, float, float, float]  # left, upper, right and lower, in pixels of the picture
-
+if TYPE_CHECKING:
+    from erpcnet.inference.explanation import Explanation
 
 TOP = 5  # classes that a prediction names
 WHOLE = torch.tensor([0.0, 0.0, 1.0, 1.0])  # a window that is the whole crop
-
-
-@dataclass(frozen=True)
-class Locality:
-    """One selected window of a picture.
-
-    Attributes:
-        box: The window, in pixels of the picture.
-        answer: The class that was answered after it.
-        confidence: The calibrated probability of that class.
-        reward: beta (p_joint + p_global) of the best class, which ends the search once it reaches sigma.
-    """
-
-    box: Box
-    answer: str
-    confidence: float
-    reward: float
-
-
-@dataclass(frozen=True, repr=False)
-class Prediction:
-    """What is in a picture.
-
-    With test-time augmentation everything is of all crops together, after so many steps in each; the localities are
-    those of the centre crop.
-
-    Attributes:
-        name: The class.
-        confidence: Its calibrated probability among the candidates: temperature and delta are of the validation
-            classes, and it means the same after the glance and after every step.
-        top: The five likeliest classes with their probabilities, this one first.
-        localities: The windows that were selected, in order.
-        glance_answer: What was answered after the glance.
-        glance_confidence: The probability of that.
-        attributes: What was predicted at the end, by name: a_j, or a_g of GlobalNet.
-        evidence: What each attribute adds to the logit of the answer, before the class bias and delta: those of a_g
-            and a_j together, as both answer.
-        crops: How many crops of the picture were shown.
-        object_crop: The part of the picture that the network found worth a crop of its own, with test-time
-            augmentation.
-        zoom: How many times finer than the glance the windows were read.
-    """
-
-    name: str
-    confidence: float
-    localities: tuple[Locality, ...]
-    glance_answer: str
-    glance_confidence: float
-    attributes: dict[str, float]
-    evidence: dict[str, float]
-    top: tuple[tuple[str, float], ...] = ()
-    crops: int = 1
-    object_crop: Box | None = None
-    zoom: int = 1
-
-    @property
-    def steps(self) -> int:
-        """How many localities were selected."""
-        return len(self.localities)
-
-    def __repr__(self) -> str:
-        others = ", ".join(f"{name} {chance:.0%}" for name, chance in self.top[1:3])
-        looks = "1 step" if self.steps == 1 else f"{self.steps} steps"
-        return f"<Prediction {self.name} {self.confidence:.0%} after {looks}{f'; then {others}' if others else ''}>"
 
 
 class ZeroShotClassifier:
@@ -109,7 +48,7 @@ class ZeroShotClassifier:
 
     Examples:
         >>> model = erpcnet.load("runs/quickstart")
-        >>> (prediction,) = model.predict(["some.png"])
+        >>> prediction = model.predict("some.png")
         >>> prediction.name, prediction.confidence
     """
 
@@ -143,29 +82,72 @@ class ZeroShotClassifier:
         """
         self.classes = self.classes.add(attributes)
 
+    def change_class(self, name: str, attributes: Attributes) -> None:
+        """Give a class other attributes: a whole row, or name to value (those not named stay).
+
+        Examples:
+            >>> model.change_class("night owl", {"eye: yellow": 0.5})
+        """
+        self.classes = self.classes.change(name, attributes)
+
+    def remove_classes(self, names: Sequence[str]) -> None:
+        """Forget classes.
+
+        Examples:
+            >>> model.remove_classes(["night owl"])
+        """
+        self.classes = self.classes.remove(names)
+
+    @overload
+    def predict(  # type: ignore[overload-overlap]
+        self, pictures: str | Path | Image.Image, candidates: Candidates = "all", batch_size: int = 64
+    ) -> Prediction: ...
+
+    @overload
+    def predict(
+        self, pictures: Sequence[Picture], candidates: Candidates = "all", batch_size: int = 64
+    ) -> list[Prediction]: ...
+
+    @overload
+    def predict(
+        self, pictures: npt.NDArray[Any] | Tensor, candidates: Candidates = "all", batch_size: int = 64
+    ) -> Prediction | list[Prediction]: ...
+
     @torch.inference_mode()
     def predict(
-        self, pictures: Sequence[Picture], candidates: Candidates = "unseen", batch_size: int = 64
-    ) -> list[Prediction]:
-        """Recognise pictures.
+        self,
+        pictures: Picture | Iterable[Picture],
+        candidates: Candidates = "all",
+        batch_size: int = 64,
+    ) -> Prediction | list[Prediction]:
+        """Recognise one picture or many.
 
         Args:
-            pictures: Files or Pillow images.
-            candidates: `unseen`, the unseen classes; `all`, seen ones too (calibrated stacking); or classes by name.
+            pictures: A file, a Pillow image, an array [H, W, 3] of bytes or of real numbers from 0 to 1, a tensor
+                [3, H, W] of these, or several of them; arrays and tensors of four dimensions are batches.
+            candidates: `all`, seen and unseen classes (calibrated stacking); `unseen`, those without training images;
+                or classes by name.
             batch_size: Crops of pictures that run at once.
 
         Returns:
-            A prediction for each picture.
+            A prediction for a picture that comes alone, or else a list with one for each.
 
         Raises:
             InputError: A file is no picture, or a class is unknown.
+
+        Examples:
+            >>> model.predict("some.png").name
+            >>> [one.name for one in model.predict(["some.png", "other.jpg"], candidates="unseen")]
         """
-        predictions: list[Prediction] = []
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise InputError(f"batch_size is {batch_size!r}; it must be a whole number, 1 or more.")
         table = self.classes.select(candidates)
+        given, alone = as_list(pictures)
+        predictions: list[Prediction] = []
         size = max(1, batch_size // self.data.test_crops)
-        for start in range(0, len(pictures), size):
-            predictions.extend(self._predict([open_picture(p) for p in pictures[start : start + size]], table))
-        return predictions
+        for start in range(0, len(given), size):
+            predictions.extend(self._predict([open_picture(p) for p in given[start : start + size]], table))
+        return predictions[0] if alone else predictions
 
     def _predict(self, pictures: list[Image.Image], table: ClassTable) -> list[Prediction]:
         network, point = self.network, self.point
@@ -173,13 +155,14 @@ class ZeroShotClassifier:
         shown = self._crop(pictures)
         is_seen = torch.from_numpy(table.seen).to(device)
         classes = network.classes(table.phi().to(device), is_seen)
-        rollout = self.engine.rollout(shown.images, self._stop(classes))
+        rollout = self.engine.rollout(shown.images, self.stop_rule(classes))
         scored = score(network, rollout, classes)
         logits = scored.answers(rollout.steps).logits
         answers = stack_logits(logits, is_seen, point.delta).argmax(dim=2)
-        after = torch.arange(logits.shape[1], device=device)
+        after = torch.arange(logits.shape[1], device=device).clamp(max=rollout.steps.max())
         probabilities = point.probabilities(logits, is_seen, after)
         confidence = probabilities.gather(2, answers[..., None])[..., 0].tolist()
+        largest = stack_logits(logits[:, -1], is_seen, point.delta).amax(dim=1).tolist()
         likeliest = probabilities[:, -1].topk(min(TOP, len(table.names)), dim=1)
         top, chances = likeliest.indices.tolist(), likeliest.values.tolist()
         attributes, evidence = self._attributes(rollout, classes, answers[:, -1])
@@ -207,22 +190,42 @@ class ZeroShotClassifier:
                 crops=self.data.test_crops,
                 object_crop=None if found is None else _to_pixels(WHOLE, found[row], picture.size),
                 zoom=network.zoom,
+                centre_crop=_to_pixels(WHOLE, centre[row], picture.size),
+                among=len(table.names),
+                rejected=None if point.reject is None else largest[row] < point.reject,
             )
             for row, picture in enumerate(pictures)
         ]
 
-    def _stop(self, classes: Classes) -> StopRule | None:
+    def stop_rule(self, classes: Classes) -> StopRule | None:
+        """Early stop among these classes; None without a policy."""
         return StopRule(self.network, classes, self.point.sigma) if self.network.policy is not None else None
 
     def _attributes(self, rollout: Rollout, classes: Classes, answers: Tensor) -> tuple[Tensor, Tensor]:
         """What was predicted in the end [N, A], and what each attribute adds to the answer's logit [N, A]."""
         network, phi = self.network, classes.phi[answers]
         predicted, evidence = rollout.a_g, network.global_compatibility.contributions(rollout.a_g, phi)
-        if network.steps:
+        if rollout.steps.any():
             last = (rollout.steps - 1)[..., None, None].expand(-1, -1, 1, predicted.shape[-1])
             predicted = rollout.a_j.gather(2, last)[:, :, 0]
             evidence = evidence + network.joint_compatibility.contributions(predicted, phi)
+        elif network.steps:  # the glance alone is scored as if the localities had said the same
+            evidence = 2 * evidence
         return predicted.mean(dim=0), evidence.mean(dim=0)
+
+    def centre_crop(self, picture: Picture) -> Tensor:
+        """The centre crop [1, 3, size, size] of a picture, as the network sees it."""
+        return self._crop([open_picture(picture)]).images[0]
+
+    def explain(self, picture: Picture, candidates: Candidates = "all", against: str | None = None) -> Explanation:
+        """Why a picture is taken for a class and not for another; see `erpcnet.inference.explanation.explain`.
+
+        Examples:
+            >>> model.explain("some.png").save("why.html")
+        """
+        from erpcnet.inference.explanation import explain
+
+        return explain(self, picture, candidates, against)
 
     def _crop(self, pictures: list[Image.Image]) -> CroppedImages:
         """The pictures as the cache and the loader would give them, on the network's device."""
@@ -232,11 +235,6 @@ class ZeroShotClassifier:
         shapes = torch.tensor([(p.height, p.width) for p in pictures], dtype=torch.float32, device=device)
         with self.runtime.autocast():
             return crop_for_test(pixels, shapes, self.data, self.preprocessing, self.network.saliency)
-
-
-def open_picture(picture: Picture) -> Image.Image:
-    """A file or a Pillow image as RGB."""
-    return to_rgb(picture) if isinstance(picture, Image.Image) else load_image(picture)
 
 
 def _to_pixels(window: Tensor, crop: Tensor, size: tuple[int, int]) -> Box:

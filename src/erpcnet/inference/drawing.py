@@ -1,48 +1,67 @@
-"""Pictures of the localities that were selected."""
+"""Pictures of the localities that were selected, and of what speaks for an answer.
+
+One rule for colours everywhere: blue where the answer after a step was the right one (or, where the truth is not known,
+the final one), yellow where it was another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import Normal, Stroke
 from PIL import Image
 
-from erpcnet.inference.classifier import Picture, Prediction, open_picture
+from erpcnet.inference.pictures import Picture, open_picture
+from erpcnet.utils.files import write_atomically
 
-RIGHT, WRONG = "#1f77ff", "#ffc400"  # the paper's colours: blue is correct, yellow is wrong
+if TYPE_CHECKING:
+    from erpcnet.inference.explanation import AttributeEvidence, Explanation
+    from erpcnet.inference.prediction import Prediction
+
+RIGHT, WRONG = "#1f77ff", "#ffc400"  # the paper's colours: blue is correct, yellow is wrong; colour-blind safe
+RIGHT_TEXT, WRONG_TEXT = "#0b4fb3", "#9a6a00"  # the same, dark enough to be read
 WIDTH, TITLE = 3.2, 0.3  # of a picture and its title, in inches
 TALLEST = 1.4  # height of a picture by its width
 COLUMNS = 3  # so many pictures beside each other can be read on a page
-THUMBNAIL, GAP, LINE = (
-    0.31,
-    0.03,
-    0.064,
-)  # a window that is shown enlarged, the gap beside it, a line of text; the picture is 1
+# A window that is shown enlarged, the gap beside it, and a line of text; the picture is 1.
+THUMBNAIL, GAP, LINE = 0.31, 0.03, 0.064
 OUTLINE = [Stroke(linewidth=3.4, foreground="white"), Normal()]
 OBJECT_CROP: dict[str, Any] = {"edgecolor": "white", "linestyle": "--", "linewidth": 1.2}
+DIMMED: dict[str, Any] = {"facecolor": "black", "alpha": 0.45, "edgecolor": "none"}  # what the network does not see
+LONGEST = 34  # characters of a name
 
 
 def draw_localities(
     pictures: Sequence[Picture], predictions: Sequence[Prediction], truths: Sequence[str | None], out: str | Path
 ) -> None:
+    """Write what `render_localities` draws as a PNG file."""
+    file = BytesIO()
+    render_localities(pictures, predictions, truths).save(file, "PNG")
+    write_atomically(Path(out), file.getvalue())
+
+
+def render_localities(
+    pictures: Sequence[Picture], predictions: Sequence[Prediction], truths: Sequence[str | None]
+) -> Image.Image:
     """The numbered localities of each picture, with the answer and its confidence after each step, and of all crops.
 
-    The object crop of test-time augmentation is a dashed frame. Windows that were read from a finer image (zoom) are
-    also shown enlarged, below the picture.
+    The object crop of test-time augmentation is a dashed frame, and what the network does not see is dimmed. Windows
+    that were read from a finer image (zoom) are also shown enlarged, below the picture.
 
     Args:
-        pictures: Files or Pillow images.
+        pictures: Files, Pillow images, arrays or tensors.
         predictions: What was predicted of each.
         truths: Their classes, where they are known.
-        out: The PNG file.
     """
     columns = min(COLUMNS, len(pictures))
     rows = -(-len(pictures) // columns)
@@ -61,24 +80,93 @@ def draw_localities(
         _draw_one(axis, picture, prediction, truth, thumbnails)
     between = (below + TITLE) / side
     figure.subplots_adjust(0.01, (below + TITLE) / height, 0.99, 1 - TITLE / height, wspace=0.04, hspace=between)
-    if any(truth is not None for truth in truths):
-        handles = [Patch(color=RIGHT, label="right after this step"), Patch(color=WRONG, label="wrong after this step")]
-        figure.legend(handles=handles, loc="lower center", ncols=2, fontsize=8, frameon=False)
-    figure.savefig(out, dpi=130)
+    what = "the right answer" if any(truth is not None for truth in truths) else "the final answer"
+    handles = [Patch(color=RIGHT, label=f"{what} after this step"), Patch(color=WRONG, label="another one")]
+    figure.legend(handles=handles, loc="lower center", ncols=2, fontsize=8, frameon=False)
+    return _rendered(figure)
+
+
+def render_explanation(why: Explanation) -> Image.Image:
+    """The windows in order, the confidence over steps, and the attributes for and against the answer."""
+    prediction = why.prediction
+    figure = plt.figure(figsize=(11.5, 5.2))
+    grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.15), height_ratios=(2.2, 1), hspace=0.3, wspace=0.55)
+    shown = figure.add_subplot(grid[0, 0])
+    shown.axis("off")
+    _draw_windows(shown, why.picture, prediction, None)
+    shown.set_title(f"{_short(why.answer)}, not {_short(why.runner_up)}", fontsize=10)
+    sure = figure.add_subplot(grid[1, 0])
+    values = [prediction.glance_confidence, *(one.confidence for one in prediction.localities)]
+    answers = [prediction.glance_answer, *(one.answer for one in prediction.localities)]
+    sure.plot(range(len(values)), [100 * value for value in values], "-", color="#888888", linewidth=1)
+    for step, (value, answer) in enumerate(zip(values, answers, strict=True)):
+        sure.plot(step, 100 * value, "o", color=_colour(answer, prediction.name), markeredgecolor="black", markersize=7)
+    sure.set_xticks(range(len(values)), ["glance", *(str(step) for step in range(1, len(values)))])
+    sure.set_ylim(0, 105)
+    sure.set_ylabel("confidence, %", fontsize=8)
+    sure.set_xlabel("after window", fontsize=8)
+    sure.tick_params(labelsize=8)
+    _draw_evidence(figure.add_subplot(grid[:, 1]), why)
+    return _rendered(figure)
+
+
+def _draw_evidence(axis: Axes, why: Explanation) -> None:
+    rows: list[AttributeEvidence] = [*why.speaks_for, *why.speaks_against[::-1]]
+    places = range(len(rows), 0, -1)
+    colours = [RIGHT if one.amount > 0 else WRONG for one in rows]
+    axis.barh(list(places), [one.amount for one in rows], color=colours, edgecolor="black", linewidth=0.4, height=0.7)
+    axis.axvline(0, color="black", linewidth=0.8)
+    axis.set_yticks(list(places), [_short(one.name) for one in rows], fontsize=8)
+    axis.tick_params(axis="x", labelsize=8)
+    axis.set_xlabel(f"for {_short(why.runner_up)}  \N{LEFTWARDS ARROW}   logit   \N{RIGHTWARDS ARROW}  for "
+                    f"{_short(why.answer)}", fontsize=8)  # fmt: skip
+    axis.set_title("attributes, and the window where most of each was read", fontsize=9)
+    for height, one in zip(places, rows, strict=True):
+        where = "glance" if one.place == 0 else f"window {one.place}"
+        axis.annotate(
+            where, (one.amount, height), xytext=(3 if one.amount > 0 else -3, 0), textcoords="offset points",
+            ha="left" if one.amount > 0 else "right", va="center", fontsize=7,
+        )  # fmt: skip
+    axis.margins(x=0.22)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+
+
+def _rendered(figure: Figure) -> Image.Image:
+    file = BytesIO()
+    figure.savefig(file, dpi=130, format="png")
     plt.close(figure)
+    file.seek(0)
+    drawn = Image.open(file)
+    drawn.load()
+    return drawn.convert("RGB")
 
 
 def _draw_one(axis: Axes, picture: Image.Image, prediction: Prediction, truth: str | None, thumbnails: int) -> None:
     """One picture; `thumbnails` is for how many rows of enlarged windows there is room below it."""
-    axis.imshow(picture)
+    _draw_windows(axis, picture, prediction, truth)
     if prediction.zoom > 1:
         _draw_enlarged(axis, picture, prediction, truth)
+    axis.set_title(_short(f"true: {truth}" if truth else prediction.name, 42), fontsize=8)
+    for place, (name, answer, confidence) in enumerate(_lines(prediction)):
+        right = _colour(answer, truth or prediction.name) == RIGHT
+        axis.text(
+            0.01, -0.02 - (THUMBNAIL + GAP) * thumbnails - LINE * place, f"{name}: {_short(answer)} {confidence:.0%}",
+            transform=axis.transAxes, fontsize=8, va="top", color=RIGHT_TEXT if right else WRONG_TEXT,
+        )  # fmt: skip
+
+
+def _draw_windows(axis: Axes, picture: Image.Image, prediction: Prediction, truth: str | None) -> None:
+    """The picture, what the network does not see of it dimmed, with its windows."""
+    axis.imshow(picture)
+    if prediction.centre_crop is not None:
+        _dim(axis, picture, prediction.object_crop or prediction.centre_crop, prediction.centre_crop)
     if prediction.object_crop is not None:
         left, upper, right, lower = prediction.object_crop
         axis.add_patch(Rectangle((left, upper), right - left, lower - upper, fill=False, **OBJECT_CROP))
     shift = min(picture.size) * 0.012
     for number, locality in enumerate(prediction.localities, start=1):
-        colour = _colour(locality.answer, truth)
+        colour = _colour(locality.answer, truth or prediction.name)
         left, upper, right, lower = locality.box
         # Overlapping windows are nudged apart, so that each frame can be seen.
         nudge = shift * (number - 1)
@@ -96,13 +184,22 @@ def _draw_one(axis: Axes, picture: Image.Image, prediction: Prediction, truth: s
             left + nudge, upper + nudge, str(number), fontsize=7, color="black", va="top",
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.2},
         )  # fmt: skip
-    axis.set_title(f"true: {truth}" if truth else prediction.name, fontsize=8)
-    for place, (name, answer, confidence) in enumerate(_lines(prediction)):
-        axis.text(
-            0.01, -0.02 - (THUMBNAIL + GAP) * thumbnails - LINE * place, f"{name}: {answer} {confidence:.0%}",
-            transform=axis.transAxes, fontsize=8,
-            va="top", color="#0b4fb3" if answer == truth or truth is None else "#9a6a00",
-        )  # fmt: skip
+    axis.set_xlim(-0.5, picture.width - 0.5)
+    axis.set_ylim(picture.height - 0.5, -0.5)
+
+
+def _dim(axis: Axes, picture: Image.Image, one: Sequence[float], other: Sequence[float]) -> None:
+    """Dim what is outside of both boxes' hull."""
+    left, upper = (min(one[side], other[side]) for side in (0, 1))
+    right, lower = (max(one[side], other[side]) for side in (2, 3))
+    for x, y, width, height in (
+        (0, 0, picture.width, upper),
+        (0, lower, picture.width, picture.height - lower),
+        (0, upper, left, lower - upper),
+        (right, upper, picture.width - right, lower - upper),
+    ):
+        if width > 0.5 and height > 0.5:
+            axis.add_patch(Rectangle((x - 0.5, y - 0.5), width, height, **DIMMED))
 
 
 def _draw_enlarged(axis: Axes, picture: Image.Image, prediction: Prediction, truth: str | None) -> None:
@@ -115,11 +212,12 @@ def _draw_enlarged(axis: Axes, picture: Image.Image, prediction: Prediction, tru
         inset.imshow(picture.crop((left, upper, right, lower)))
         inset.set_xticks([])
         inset.set_yticks([])
+        colour = _colour(locality.answer, truth or prediction.name)
         for spine in inset.spines.values():
-            spine.set(color=_colour(locality.answer, truth), linewidth=1.8)
+            spine.set(color=colour, linewidth=1.8)
         inset.text(
             0.04, 0.96, str(number + 1), fontsize=7, va="top", transform=inset.transAxes,
-            bbox={"facecolor": _colour(locality.answer, truth), "edgecolor": "none", "pad": 1.2},
+            bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.2},
         )  # fmt: skip
 
 
@@ -134,5 +232,9 @@ def _lines(prediction: Prediction) -> list[tuple[str, str, float]]:
     return lines
 
 
-def _colour(answer: str, truth: str | None) -> str:
-    return RIGHT if truth is None or answer == truth else WRONG
+def _colour(answer: str, reference: str) -> str:
+    return RIGHT if answer == reference else WRONG
+
+
+def _short(name: str, most: int = LONGEST) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -62,7 +62,8 @@ class Engine:
     def rollout(self, images: Tensor, stop: StopRule | None = None) -> Rollout:
         """Roll out images [crops, N, 3, H, W]; the shapes of what comes back begin with [crops, N]."""
         batch = images.flatten(0, 1)
-        way = self.way(len(batch))
+        glance_alone = stop is not None and stop.max_steps == 0
+        way: Execution = "sequential" if glance_alone else self.way(len(batch))
         tried = self._seconds[len(batch), way]
         timed = self.execution == "auto" and len(tried) < TRIES
         started = _now(batch.device) if timed else 0.0
@@ -97,7 +98,9 @@ class Engine:
         return default_order(self.network, self.seed)
 
     def _sequential(self, images: Tensor, stop: StopRule | None) -> Rollout:
-        return rollout(self.network, DirectLocalities(self.network, images), self._order(), stop=stop)
+        localities = DirectLocalities(self.network, images)
+        most = None if stop is None else stop.max_steps
+        return rollout(self.network, localities, self._order(), stop=stop, max_steps=most)
 
     def _parallel(self, images: Tensor, stop: StopRule | None) -> Rollout:
         whole = rollout(self.network, ParallelLocalities(self.network, images), self._order())

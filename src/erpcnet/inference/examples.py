@@ -9,7 +9,8 @@ from PIL import Image
 
 from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.data.images import load_image
-from erpcnet.inference.classifier import Prediction, ZeroShotClassifier
+from erpcnet.inference.classifier import ZeroShotClassifier
+from erpcnet.inference.prediction import Prediction
 
 TRIED_EACH = 8  # images tried for each one that is drawn
 
@@ -26,8 +27,8 @@ def example_pictures(dataset: ZeroShotDataset, count: int = 12) -> list[Image.Im
 
 
 def draw_examples(classifier: ZeroShotClassifier, dataset: ZeroShotDataset, out: Path, count: int = 6) -> None:
-    """Test images of unseen classes, from the first class to the last: of every few, the one whose number of steps is
-    nearest to half of T, as the shortest and the longest show little."""
+    """Test images of unseen classes, from the first class to the last: of every few, one that localities turn right, or
+    else the one whose number of steps is nearest to half of T, as the shortest and the longest show little."""
     from erpcnet.inference.drawing import draw_localities  # matplotlib is slow to import
 
     order = np.argsort(dataset.labels[dataset.test_unseen], kind="stable")
@@ -43,7 +44,14 @@ def _example(
 ) -> tuple[Image.Image, Prediction, str]:
     """One of these images with its prediction, and its class."""
     pictures = [load_picture(dataset, row) for row in rows]
-    predictions = classifier.predict(pictures)
+    truths = [dataset.classes[dataset.labels[row]] for row in rows]
+    predictions = classifier.predict(pictures, candidates="unseen")
     half = classifier.network.steps / 2
-    best = min(range(len(rows)), key=lambda place: abs(predictions[place].steps - half))
-    return pictures[best], predictions[best], dataset.classes[dataset.labels[rows[best]]]
+
+    def rank(place: int) -> tuple[bool, bool, float]:
+        found, truth = predictions[place], truths[place]
+        turned = found.glance_answer != truth and found.name == truth
+        return not turned, found.name != truth, abs(found.steps - half)
+
+    best = min(range(len(rows)), key=rank)
+    return pictures[best], predictions[best], truths[best]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import torch
 
 from erpcnet.config.data import TestCrops
+from erpcnet.errors import InputError
 from erpcnet.inference.classifier import ZeroShotClassifier
 from erpcnet.inference.engine import Execution
 from erpcnet.inference.model_file import read_model
 from erpcnet.model.fusion import fuse
-from erpcnet.utils.runtime import Runtime, default_device
+from erpcnet.utils.runtime import Runtime, check_device
 
 
 def load(
@@ -38,12 +40,14 @@ def load(
 
     Examples:
         >>> model = erpcnet.load("runs/quickstart")
-        >>> model.predict(["some.png"])[0].name
+        >>> model.predict("some.png").name
     """
+    device = check_device(device)
+    if test_crops is not None and (isinstance(test_crops, bool) or test_crops not in get_args(TestCrops)):
+        raise InputError(f"test_crops is {test_crops!r}; it must be 1, 2 or 4.")
     model = read_model(run)
     data = model.config.input_data
     data = data if test_crops is None else replace(data, test_crops=test_crops)
-    device = device or default_device()
     runtime = Runtime.of(model.config.precision)
     network = fuse(model.network.to(device), runtime.precision)
     return ZeroShotClassifier(

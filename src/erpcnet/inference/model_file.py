@@ -1,12 +1,14 @@
 """model.safetensors: all that prediction needs, in one file.
 
 Tensors are the network's state and `class_attributes` [C, A]; one metadata entry, `erpcnet`, is JSON: the format's
-version, every setting, the operating point, the preprocessing and the names of classes and attributes.
+version, every setting, the operating point, the preprocessing and the names of classes and attributes. A checksum
+covers all of it, so that a flipped bit is told.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,17 +17,19 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from erpcnet.config import Config
+from erpcnet.config.build import build
 from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.inference.class_table import ClassTable
 from erpcnet.model import ERPCNet, OperatingPoint
 from erpcnet.model.preprocessing import Preprocessing
-from erpcnet.utils.files import write_atomically
+from erpcnet.utils.files import as_path, write_atomically
 
 MODEL = "model.safetensors"
-FORMAT = 2  # raise it when older files can no longer be read
+FORMAT = 3  # raise it when older files can no longer be read
 METADATA, CLASS_ATTRIBUTES = "erpcnet", "class_attributes"
 
 
@@ -64,6 +68,7 @@ def save_model(
         "seen": [int(number) for number in dataset.seen],
         "attribute_names": list(dataset.attribute_names),
     }
+    about["checksum"] = _checksum(about, state)
     # One entry: the library writes several in any order. And written here, as it would let nobody else read the file.
     write_atomically(path, save(state, metadata={METADATA: json.dumps(about, allow_nan=False)}))
 
@@ -86,30 +91,59 @@ def read_model(run: str | Path) -> StoredModel:
     Raises:
         InputError: It is not there, of another version, or damaged.
     """
-    path = Path(run)
+    path = as_path(run, "the run")
     path = path if path.is_file() else path / MODEL
     if not path.is_file():
         raise InputError(f"{path} is not there; give the folder that `erpcnet train --out` made.")
     try:
-        with safe_open(path, framework="pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {})[METADATA])
-            _check_format(path, about)
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        config = Config.from_values(about["config"])
-        attributes = state.pop(CLASS_ATTRIBUTES).numpy()
-        # The weights come from this file, so the backbone needs none of its own.
-        bare = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
-        network = ERPCNet(bare, attributes.shape[1], config.data.image_size, config.variant)
-        network.load_state_dict(state)
-        point = OperatingPoint.from_json(about["operating_point"])
-        preprocessing = _preprocessing(about["preprocessing"])
-        seen = np.isin(np.arange(len(about["classes"])), about["seen"])
-        table = ClassTable(tuple(about["classes"]), attributes, seen, tuple(about["attribute_names"]))
+        about, state = _read_tensors(path)
+        return _stored_model(about, state)
     except (_OtherFormatError, ModuleNotFoundError):  # the latter of timm, which is an extra
         raise
     except Exception as error:
         detail = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} is no model of this version ({type(error).__name__}: {detail}).") from None
+        raise InputError(f"{path} is damaged, or no model of this version ({detail}).") from None
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The metadata and the tensors of a file whose checksum holds."""
+    with safe_open(path, framework="pt") as file:
+        about = json.loads((file.metadata() or {})[METADATA])
+        if not isinstance(about, dict):
+            raise InputError("its metadata is no dictionary")
+        _check_format(path, about)
+        state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    if about.pop("checksum", None) != _checksum(about, state):
+        raise InputError("its checksum is wrong: some bits have changed since it was written")
+    return about, state
+
+
+def _checksum(about: dict[str, Any], state: dict[str, Tensor]) -> int:
+    """Of the metadata, and of every tensor's name, type, shape and bytes."""
+    total = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(state.items()):
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        total = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, total)
+    return total
+
+
+def _stored_model(about: dict[str, Any], state: dict[str, Tensor]) -> StoredModel:
+    """The model, every part of it checked: a checksum says that nothing changed, and not who wrote it."""
+    wrong = [key for key, value in state.items() if not value.isfinite().all()]
+    if wrong:
+        raise InputError(f"'{wrong[0]}' holds values that are no numbers")
+    config = Config.from_values(about["config"])
+    attributes, names = state.pop(CLASS_ATTRIBUTES).numpy(), tuple(about["classes"])
+    numbers = about["seen"]
+    if not all(type(number) is int and 0 <= number < len(names) for number in numbers):
+        raise InputError("its seen classes are none of its classes")
+    table = ClassTable(names, attributes, np.isin(np.arange(len(names)), numbers), tuple(about["attribute_names"]))
+    # The weights come from this file, so the backbone needs none of its own.
+    bare = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
+    network = ERPCNet(bare, attributes.shape[1], config.data.image_size, config.variant)
+    network.load_state_dict(state)
+    point = OperatingPoint.from_json(about["operating_point"])
+    preprocessing = build(Preprocessing, about["preprocessing"])
     network = network.to(memory_format=torch.channels_last)
     return StoredModel(config, network.eval(), point, preprocessing, table)
 
@@ -125,9 +159,3 @@ def _check_format(path: Path, about: dict[str, Any]) -> None:
         raise _OtherFormatError(
             f"{path} is of format {found}, and this version of erpcnet reads format {FORMAT}; {remedy}."
         )
-
-
-def _preprocessing(values: dict[str, Any]) -> Preprocessing:
-    """From JSON, which has lists for tuples."""
-    known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return Preprocessing(**known)

@@ -11,8 +11,10 @@ import difflib
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -27,13 +29,13 @@ _HEADS = (
     "classifier",
     "head",
     "head_drop",
-    "AuxLogits",
-    "aux1",
-    "aux2",
+    "flatten",
     "dropout",
 )
+# Side exits for training, in the middle of the chain or at its end.
+_SIDE_EXITS = ("AuxLogits", "aux1", "aux2")
 # Containers whose members are links of the chain, not one link.
-_CONTAINERS = ("features", "stages", "blocks", "trunk_output")
+_CONTAINERS = ("features", "stages", "blocks", "trunk_output", "layers")
 
 
 class Chain(nn.Sequential):
@@ -160,7 +162,9 @@ def load_backbone_weights(network: nn.Module, path: Path) -> None:
     own = network.state_dict()
     fitting = {key: value.float() for key, value in state.items() if key in own and own[key].shape == value.shape}
     missing = [
-        key for key in own if key not in fitting and not key.startswith(_HEADS) and "num_batches_tracked" not in key
+        key
+        for key in own
+        if key not in fitting and not key.startswith((*_HEADS, *_SIDE_EXITS)) and "num_batches_tracked" not in key
     ]
     if missing:
         raise InputError(f"{path} does not fit the backbone: {len(missing)} weights are missing, '{missing[0]}' first.")
@@ -170,13 +174,15 @@ def load_backbone_weights(network: nn.Module, path: Path) -> None:
 def split(network: nn.Module, name: str = "") -> SplitBackbone:
     """Split a network before its last block, which begins where the resolution drops; checked on a probe."""
     problem = InputError(
-        f"backbone '{name or type(network).__name__}' gives no convolutional feature map that can be split before its "
-        "last block; choose a convolutional one, such as resnet101, timm/convnext_tiny or timm/efficientnet_b0."
+        f"backbone '{name or type(network).__name__}' gives no feature map that can be split before its last block; "
+        "choose another one, such as resnet101, swin_t, vit_b_16, timm/convnext_tiny or timm/efficientnet_b0."
     )
     links = _links(network)
     probe = torch.rand(2, 3, 128, 128, generator=torch.Generator().manual_seed(0))
     maps: list[Tensor] = []
     network.eval()
+    if type(network).__name__ == "VisionTransformer":
+        return _split_transformer(network, problem)
     with torch.no_grad():
         value = probe
         try:
@@ -189,30 +195,129 @@ def split(network: nn.Module, name: str = "") -> SplitBackbone:
     network.train()
     if value.dim() != 4 or value.shape != truth.shape or not torch.allclose(value, truth, atol=1e-4):
         raise problem
+    if any(one.dim() != 4 for one in maps):
+        raise problem
     ends = _block_ends(maps)
-    if len(ends) < 2 or not 1 < value.shape[-1] < 64:
+    if len(ends) < 2 or not 1 < _side(value) < 64:
         raise problem
     cut = ends[1] + 1
     feature_map = maps[cut - 1]
-    if feature_map.dim() != 4:
-        raise problem
+    trunk, last, map_channels = links[:cut], links[cut:], feature_map.shape[1]
+    if _channels_last(feature_map):  # as Swin transformers have them between their blocks
+        trunk, last = [*trunk, Permute(0, 3, 1, 2)], [Permute(0, 2, 3, 1), *last]
+        map_channels = feature_map.shape[3]
+    channels = value.shape[1]
+    if _channels_last(value):
+        last, channels = [*last, Permute(0, 3, 1, 2)], value.shape[3]
     return SplitBackbone(
-        Chain(*links[:cut]),
-        Chain(*links[cut:]),
+        Chain(*trunk),
+        Chain(*last),
         early=ends[2] + 1 if len(ends) > 2 else 0,
-        map_channels=feature_map.shape[1],
-        channels=value.shape[1],
-        stride=128 // feature_map.shape[-1],
+        map_channels=map_channels,
+        channels=channels,
+        stride=128 // _side(feature_map),
     )
+
+
+class Permute(nn.Module):
+    """Dimensions in another order."""
+
+    def __init__(self, *order: int) -> None:
+        super().__init__()
+        self.order = order
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value.permute(self.order).contiguous()
+
+
+def _channels_last(feature_map: Tensor) -> bool:
+    """Whether a map of a square picture is [N, H, W, C]."""
+    return feature_map.shape[1] == feature_map.shape[2] != feature_map.shape[3]
+
+
+def _side(feature_map: Tensor) -> int:
+    return int(feature_map.shape[2])  # of [N, C, H, W] and of [N, H, W, C]
 
 
 def _block_ends(maps: list[Tensor]) -> list[int]:
     """The last link of every block, from the last block on: those that share a resolution are one."""
     ends = [len(maps) - 1]
     for number in range(len(maps) - 2, -1, -1):
-        if maps[number].shape[-1] > maps[ends[-1]].shape[-1]:
+        if _side(maps[number]) > _side(maps[ends[-1]]):
             ends.append(number)
     return ends
+
+
+def _split_transformer(network: Any, problem: InputError) -> SplitBackbone:
+    """A vision transformer of torchvision or timm before its last block; its patches are the places of a map."""
+    try:
+        trunk, last, channels, stride = _transformer_parts(network)
+        with torch.no_grad():
+            side = 14 * stride
+            found = last(trunk(torch.zeros(1, 3, side, side)))
+        if found.shape != (1, channels, 14, 14):
+            raise problem
+    except (AttributeError, RuntimeError, TypeError, AssertionError):
+        raise problem from None
+    network.train()
+    return SplitBackbone(Chain(trunk), Chain(last), early=0, map_channels=channels, channels=channels, stride=stride)
+
+
+def _transformer_parts(network: Any) -> tuple[TransformerTrunk, TransformerLast, int, int]:
+    if hasattr(network, "conv_proj"):  # torchvision's
+        blocks, channels, stride = list(network.encoder.layers), network.hidden_dim, network.patch_size
+        positions, patches, norm = network.encoder.pos_embedding, network.conv_proj, network.encoder.ln
+        return (
+            TransformerTrunk(patches, network.class_token, positions, blocks[:-1]),
+            TransformerLast(blocks[-1], norm),
+            channels,
+            stride,
+        )
+    blocks, channels = list(network.blocks), network.embed_dim  # timm's
+    patches, stride = network.patch_embed.proj, network.patch_embed.proj.kernel_size[0]
+    trunk = TransformerTrunk(patches, network.cls_token, network.pos_embed, blocks[:-1])
+    return trunk, TransformerLast(blocks[-1], network.norm), channels, stride
+
+
+class TransformerTrunk(nn.Module):
+    """Patches, their positions and all blocks but the last: images [N, 3, H, W] to a map [N, C, H', W'].
+
+    The class token takes part, and is left out of the map. Positions are interpolated where the image has another size
+    than the pretrained one.
+    """
+
+    def __init__(
+        self, patches: nn.Module, token: nn.Parameter, positions: nn.Parameter, blocks: list[nn.Module]
+    ) -> None:
+        super().__init__()
+        self.patches, self.token, self.positions = patches, token, positions
+        self.blocks = Chain(*blocks)
+
+    def forward(self, images: Tensor) -> Tensor:
+        feature_map = self.patches(images)
+        side = feature_map.shape[-2:]
+        token = (self.token + self.positions[:, :1]).expand(feature_map.shape[0], -1, -1)
+        tokens = torch.cat([token, (feature_map + self._positions(side)).flatten(2).transpose(1, 2)], dim=1)
+        return self.blocks(tokens)[:, 1:].transpose(1, 2).unflatten(2, side).contiguous()
+
+    def _positions(self, side: torch.Size) -> Tensor:
+        """[1, C, H', W']."""
+        known = self.positions[:, 1:].transpose(1, 2)
+        length = round(known.shape[2] ** 0.5)
+        square = known.unflatten(2, (length, length))
+        return square if square.shape[-2:] == side else F.interpolate(square, tuple(side), mode="bicubic")
+
+
+class TransformerLast(nn.Module):
+    """The last block and the norm behind it, on the places of a map or of a window of it."""
+
+    def __init__(self, block: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.block, self.norm = block, norm
+
+    def forward(self, feature_map: Tensor) -> Tensor:
+        tokens = feature_map.flatten(2).transpose(1, 2)
+        return self.norm(self.block(tokens)).transpose(1, 2).unflatten(2, feature_map.shape[-2:]).contiguous()
 
 
 def _links(network: nn.Module) -> list[nn.Module]:
@@ -220,14 +325,21 @@ def _links(network: nn.Module) -> list[nn.Module]:
     for name, child in network.named_children():
         if name.startswith(_HEADS):
             break
-        links.extend(child.children() if name in _CONTAINERS else [child])
+        if name not in _SIDE_EXITS:
+            links.extend(child.children() if name in _CONTAINERS else [child])
+    if type(network).__name__ == "DenseNet":  # which has this in its forward alone
+        links.append(nn.ReLU())
     return links
 
 
-def _output_of(network: nn.Module, module: nn.Module, probe: Tensor) -> Tensor:
+def _output_of(network: Any, module: nn.Module, probe: Tensor) -> Tensor:
     """What `module` really puts out inside the network's own forward."""
     found: list[Tensor] = []
-    hook = module.register_forward_hook(lambda _module, _args, output: found.append(output))
+    known = [other for other in network.modules() if other is module]
+    if not known:  # a link of our own
+        return network.features(probe).relu() if hasattr(network, "features") else probe
+    # A copy, as what follows may change it in place.
+    hook = module.register_forward_hook(lambda _module, _args, output: found.append(output.clone()))
     try:
         network(probe)
     finally:

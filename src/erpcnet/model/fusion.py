@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.optimization import fuse as fold_norms
 from torch.fx.proxy import TraceError
 
+from erpcnet.model.local_subnets import WindowSubnet
 from erpcnet.model.network import ERPCNet
 from erpcnet.utils.runtime import Runtime
 
@@ -38,6 +39,8 @@ def fuse(network: ERPCNet, precision: torch.dtype | None = None) -> ERPCNet:
     network.eval().requires_grad_(False)
     parts: list[tuple[nn.Module, str]] = [(network.backbone, "trunk"), (network.backbone, "last")]
     if network.local is not None:
+        if isinstance(network.local, WindowSubnet):
+            network.local.partial.skip_idle_branch()
         parts += [(network.local, name) for name in ("partial", "extractor") if hasattr(network.local, name)]
     half = precision if next(network.parameters()).is_cuda else None
     folded = [_folded(getattr(holder, name)) for holder, name in parts]

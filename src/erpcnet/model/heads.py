@@ -42,11 +42,16 @@ class Compatibility(nn.Module):
             return attributes @ phi.T
         return F.normalize(attributes, dim=-1) @ F.normalize(phi - self.centre, dim=-1).T * self.log_scale.exp()
 
-    def contributions(self, attributes: Tensor, phi: Tensor) -> Tensor:
-        """What each attribute adds to the logit of one class each: attributes [..., A], phi [..., A] to [..., A]."""
+    def contributions(self, attributes: Tensor, phi: Tensor, part: Tensor | None = None) -> Tensor:
+        """What each attribute adds to the logit of one class each: attributes [..., A], phi [..., A] to [..., A].
+
+        With a `part` [..., A] of a sum that the attributes are: what that part of them adds.
+        """
+        part = attributes if part is None else part
         if self.log_scale is None:
-            return attributes * phi
-        return F.normalize(attributes, dim=-1) * F.normalize(phi - self.centre, dim=-1) * self.log_scale.exp()
+            return part * phi
+        length = attributes.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        return part / length * F.normalize(phi - self.centre, dim=-1) * self.log_scale.exp()
 
 
 class Predictor(nn.Sequential):
@@ -89,6 +94,10 @@ class JointHead(nn.Module):
     def read(self, state: JointState) -> Tensor:
         """a_j [N, A]."""
         raise NotImplementedError
+
+    def parts(self, e_g: Tensor, e_l: Tensor) -> Tensor | None:
+        """What e_g [N, D] and each of the localities [N, T, D] add to a_j, [N, 1 + T, A]; None where a_j is no sum."""
+        return None
 
     def prefixes(self, e_g: Tensor, e_l: Tensor) -> Tensor:
         """e_g [N, D], e_l [N, T, D] to a_j after every step, [N, T, A]."""
@@ -198,6 +207,11 @@ class AttentionHead(JointHead):
 
     def read(self, state: JointState) -> Tensor:
         return self.dropout(state.of_global + state.total / state.weight)
+
+    def parts(self, e_g: Tensor, e_l: Tensor) -> Tensor:
+        weight = (self.sharpness * self.trust(e_l)).clamp(-self.limit, self.limit).exp()
+        share = weight / (1 + weight.sum(dim=1, keepdim=True))
+        return torch.cat([self.of_global(e_g)[:, None], share * self.of_local(e_l)], dim=1)
 
 
 class ReplaceRows(nn.Module):

@@ -6,9 +6,9 @@ With Stage I frozen an image has only as many localities as the grid has cells, 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import psutil
@@ -79,6 +79,11 @@ class LocalityTable:
     def take(self, crop: Tensor, images: Tensor) -> TableLocalities:
         """Some images [M], each in one of its crops [M], to roll out."""
         return TableLocalities(self, crop, images)
+
+    def localities(self, crop: Tensor, images: Tensor, cells: Tensor) -> Tensor:
+        """e_l [..., D] of cells [...] of images [...], each in one of its crops [...]; they may be broadcast."""
+        which = torch.broadcast_tensors(crop, images, cells)
+        return _fetch(self.e_l, *which)
 
     def reload(self, crop: Tensor, images: Tensor, cells: Tensor) -> tuple[LazyRows, LazyRows]:
         """What the policy saw on rollouts over `cells` [M, T], fetched only when rows of it are asked for: states e_g,
@@ -156,6 +161,42 @@ def build_table(
     if table is None or filled != [shape[1]] * shape[0]:
         raise ValueError(f"there were {filled} images, not {shape[1]} in each of {shape[0]} crops")
     return table
+
+
+class TableCrop(NamedTuple):
+    """Images [N] of a table, in one of its crops."""
+
+    table: LocalityTable
+    crop: int
+    images: Tensor
+
+
+@torch.inference_mode()
+def gather_table(network: ERPCNet, crops: Sequence[TableCrop]) -> LocalityTable:
+    """A table of rows of others, for a network that makes the same embeddings, and a_g of its own.
+
+    Args:
+        network: Whose global predictor is used.
+        crops: Where each crop of the new table comes from: the same N images of the dataset.
+    """
+    network.eval()
+    first = crops[0]
+    shape = len(crops), len(first.images)
+    one = first.table
+    cells = sum(tensor[0, :1].nbytes for tensor in (one.descriptors, one.e_l))
+    place = choose_place(shape[0] * shape[1] * cells, one.e_g.device)
+    e_g, beta = (_empty(tensor[0, :1], shape, "device") for tensor in (one.e_g, one.beta))
+    descriptors, e_l = (_empty(tensor[0, :1], shape, place) for tensor in (one.descriptors, one.e_l))
+    a_g = e_g.new_empty(*shape, one.a_g.shape[-1])
+    for number, (table, crop, images) in enumerate(crops):
+        for part, own in zip(torch.arange(shape[1]).split(FETCH_SIZE), images.split(FETCH_SIZE), strict=True):
+            which = slice(int(part[0]), int(part[-1]) + 1)
+            e_g[number, which] = table.e_g[crop, own]
+            a_g[number, which] = network.global_predictor(table.e_g[crop, own])
+            beta[number, which] = table.beta[crop, own]
+            for new, old in ((descriptors, table.descriptors), (e_l, table.e_l)):
+                new[number, which] = old[crop, own.to(old.device)].to(new.device)
+    return LocalityTable(e_g, a_g, descriptors, beta, e_l, one.rows[first.images], place)
 
 
 def _empty_table(found: ParallelLocalities, shape: tuple[int, int], place: Place | None) -> LocalityTable:

@@ -182,9 +182,16 @@ class ERPCNet(nn.Module):
             return Stage1Output(a_g, None, None)
         if detach_global:
             source, e_g = source.detach(), e_g.detach()
-        e_l = self.embed_localities(source, cells)
-        a_j = self.joint.prefixes(e_g, e_l)
-        return Stage1Output(a_g, self.local.predictor(e_l), a_j)
+        return self._read_localities(a_g, e_g, self.embed_localities(source, cells))
+
+    def predict_attributes(self, e_g: Tensor, e_l: Tensor | None = None) -> Stage1Output:
+        """The same from embeddings: the glance's [N, D], and those of localities [N, T, D]."""
+        a_g = self.global_predictor(e_g)
+        return Stage1Output(a_g, None, None) if e_l is None else self._read_localities(a_g, e_g, e_l)
+
+    def _read_localities(self, a_g: Tensor, e_g: Tensor, e_l: Tensor) -> Stage1Output:
+        assert self.local is not None
+        return Stage1Output(a_g, self.local.predictor(e_l), self.joint.prefixes(e_g, e_l))
 
     def set_prototypes(self, prototypes: Tensor) -> None:
         """Keep the mean a_g of the training images of each seen class [S, A]."""
@@ -230,6 +237,12 @@ class ERPCNet(nn.Module):
     def pretrained(self) -> list[nn.Module]:
         """The parts whose weights come from elsewhere: f_G, and what begins as a copy of it."""
         return [self.backbone, *([] if self.local is None else [self.local.extractor])]
+
+    @property
+    def embedders(self) -> list[nn.Module]:
+        """The parts that make embeddings of images: what `pretrained` holds, and the partial convolution."""
+        extra = [self.local.partial] if isinstance(self.local, WindowSubnet) else []
+        return [*self.pretrained, *extra]
 
     def stage1_parameters(self) -> list[nn.Parameter]:
         """Everything but pi and V."""

@@ -33,11 +33,18 @@ class PartialConvolution(nn.Module):
     ) -> None:
         super().__init__()
         self.size, self.mode = size, mode
+        self.idle = False
         self.branch = _branch(channels, size, kind, padding=size // 2 if mode == "same" else 0)
         self.norm = nn.BatchNorm2d(channels)
         nn.init.zeros_(self.norm.weight)
 
+    def skip_idle_branch(self) -> None:
+        """Do not run a branch that adds nothing, as before training; for prediction alone."""
+        self.idle = not self.norm.weight.any() and not self.norm.bias.any()
+
     def forward(self, windows: Tensor) -> Tensor:
+        if self.idle:
+            return torch.relu(self._middle(windows))
         branch = self.norm(self.branch(windows))
         return torch.relu(self._middle(windows) + branch)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from erpcnet.config.model import BackboneSettings
+from erpcnet.errors import InputError
 
 TIMM = "timm/"
 Interpolation = Literal["bilinear", "bicubic"]
@@ -28,6 +29,12 @@ class Preprocessing:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     interpolation: Interpolation = "bilinear"
     crop_share: float = 0.875
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(-100 <= one <= 100 for one in self.mean):
+            raise InputError("preprocessing has a mean and a standard deviation of each of three channels.")
+        if not all(1e-6 <= one <= 1e6 for one in self.std) or not 0 < self.crop_share <= 1:
+            raise InputError("preprocessing has standard deviations above 0, and a crop share from 0 to 1.")
 
 
 def preprocessing_of(name: str, weights: str) -> Preprocessing:

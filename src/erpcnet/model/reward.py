@@ -29,8 +29,13 @@ def rewards(
 
 
 def steps_taken(reward: Tensor, sigma: float) -> Tensor:
-    """How many steps each image takes: up to the first reward of at least sigma, or all T. [..., T] to [...]."""
+    """How many steps each image takes: up to the first reward of at least sigma, or all T. [..., T] to [...].
+
+    A sigma of 0 is reached before the first step: the glance alone.
+    """
     steps = reward.shape[-1]
+    if sigma <= 0:
+        return torch.zeros(reward.shape[:-1], dtype=torch.long, device=reward.device)
     reached = reward >= sigma
     first = reached.to(torch.int8).argmax(dim=-1) + 1
     return torch.where(reached.any(dim=-1), first, torch.full_like(first, steps))

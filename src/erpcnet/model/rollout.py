@@ -71,6 +71,7 @@ def rollout(
     order: SelectionOrder,
     *,
     stop: Stop | None = None,
+    max_steps: int | None = None,
     keep_localities: bool = False,
     hide_global: bool = False,
 ) -> Rollout:
@@ -81,6 +82,7 @@ def rollout(
         localities: The images, N of them.
         order: Selects the cells.
         stop: Says which images are done after a step (see `erpcnet.model.scoring.StopRule`); without one all take T.
+        max_steps: Steps to take at most, in place of T; 0: none, so that the glance alone answers.
         keep_localities: Whether the result holds e_l.
         hide_global: Whether a_j is predicted without e_g, as the joint head learned to; orders see e_g all the same.
 
@@ -98,13 +100,14 @@ def rollout(
         beta=torch.zeros(count, steps, device=device),
         e_l=e_g.new_zeros(count, steps, e_g.shape[1]) if keep_localities else None,
     )
-    if steps == 0:
+    most = steps if max_steps is None else min(steps, max_steps)
+    if most == 0:
         return result
     order.begin(localities)
     rows = torch.arange(count, device=device)
     state, previous = network.joint.start(torch.zeros_like(e_g) if hide_global else e_g), e_g
     visited = torch.zeros(count, network.grid.cells, dtype=torch.bool, device=device)
-    for step in range(steps):
+    for step in range(most):
         cells = order.select(rows, previous, visited)
         previous = localities.embed(rows, cells)
         state = network.joint.add(state, previous, step)
@@ -115,7 +118,7 @@ def rollout(
         if result.e_l is not None:
             result.e_l[rows, step] = previous
         visited = visited.scatter(1, cells[:, None], True)
-        if stop is not None and step + 1 < steps:
+        if stop is not None and step + 1 < most:
             going = ~stop(a_g[rows], a_j, beta)
             if not going.all():
                 rows, previous, visited = rows[going], previous[going], visited[going]

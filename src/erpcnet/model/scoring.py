@@ -5,16 +5,19 @@ The one place where a_g, a_j, the class bias and delta are combined; evaluation,
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from erpcnet.errors import InputError
 from erpcnet.model.network import Classes, ERPCNet
 from erpcnet.model.reward import rewards, steps_taken
 from erpcnet.model.rollout import Rollout
 
+LEAST_TEMPERATURE = 1e-3
 Protocol = Literal["validation", "fixed", "test"]
 Temperatures = tuple[float, float]  # after the glance, and after localities
 
@@ -24,12 +27,14 @@ class OperatingPoint:
     """What is chosen after training, on validation classes.
 
     Attributes:
-        sigma: A rollout ends once the reward reaches it; infinite: never before T steps.
+        sigma: A rollout ends once the reward reaches it; infinite: never before T steps; 0: before the first, which
+            leaves the glance alone.
         delta: What calibrated stacking subtracts from the logits of seen classes.
         protocol: How it was chosen: on `validation` classes, `fixed` by hand, or on the `test` classes.
         temperature: Divides the logits of unseen classes before their softmax is a probability: after the glance, and
             after localities, which leave less doubt. 1 where none was fitted.
         temperature_all: The same for seen and unseen classes together, after delta.
+        reject: A picture whose largest logit, after delta, is below this is of none of the classes; None: not chosen.
     """
 
     sigma: float
@@ -37,6 +42,19 @@ class OperatingPoint:
     protocol: Protocol
     temperature: Temperatures = (1.0, 1.0)
     temperature_all: Temperatures = (1.0, 1.0)
+    reject: float | None = None
+
+    def __post_init__(self) -> None:
+        temperatures = (*self.temperature, *self.temperature_all)
+        numbers = (self.sigma, self.delta, *temperatures, *(() if self.reject is None else (self.reject,)))
+        if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
+            raise InputError("an operating point's sigma, delta and temperatures are numbers.")
+        if not self.sigma >= 0 or not math.isfinite(self.delta) or not math.isfinite(self.reject or 0.0):
+            raise InputError(f"sigma is {self.sigma} and delta {self.delta}; they must be 0 or more, and finite.")
+        if len(temperatures) != 4 or not all(LEAST_TEMPERATURE <= one <= 1 / LEAST_TEMPERATURE for one in temperatures):
+            raise InputError("an operating point has two temperatures of unseen and two of all classes, above 0.")
+        if self.protocol not in get_args(Protocol):
+            raise InputError(f"an operating point's protocol is one of {', '.join(get_args(Protocol))}.")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; an infinite sigma is None, since JSON has no infinity."""
@@ -44,10 +62,17 @@ class OperatingPoint:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> OperatingPoint:
-        """What `to_json` gave."""
-        known = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
-        known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-        return cls(**{**known, "sigma": float("inf") if known["sigma"] is None else known["sigma"]})
+        """What `to_json` gave.
+
+        Raises:
+            InputError: It is something else.
+        """
+        try:
+            known = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
+            known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+            return cls(**{**known, "sigma": math.inf if known["sigma"] is None else known["sigma"]})
+        except (AttributeError, KeyError, TypeError, OverflowError):
+            raise InputError("this is no operating point.") from None
 
     def probabilities(self, logits: Tensor, seen: Tensor, steps: Tensor) -> Tensor:
         """Calibrated probabilities of the classes.
@@ -111,6 +136,11 @@ class StopRule:
     network: ERPCNet
     classes: Classes
     sigma: float
+
+    @property
+    def max_steps(self) -> int | None:
+        """0 where the glance alone answers; None: as many as there are."""
+        return 0 if self.sigma <= 0 else None
 
     def __call__(self, a_g: Tensor, a_j: Tensor, beta: Tensor) -> Tensor:
         """Whether images [M] are done, given a_g [M, A], a_j [M, A] and beta [M] after a step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from accelerate import Accelerator
@@ -14,6 +15,7 @@ from erpcnet.data import ImageLoader, ZeroShotDataset
 from erpcnet.data.loader import open_loader
 from erpcnet.model import ERPCNet
 from erpcnet.model.preprocessing import preprocessing_for
+from erpcnet.training.embeddings import Embeddings
 from erpcnet.utils.runtime import Runtime
 
 
@@ -34,6 +36,11 @@ class Context:
     loader: ImageLoader
     accelerator: Accelerator
     runtime: Runtime
+
+    @cached_property
+    def embeddings(self) -> Embeddings:
+        """Those of a frozen network, computed when they are first asked for."""
+        return Embeddings(self.config, self.dataset, self.loader, self.runtime)
 
     @property
     def device(self) -> torch.device:

@@ -29,7 +29,10 @@ class ExponentialMovingAverage(Generic[Network]):
         """Take the parameters after an optimizer step in."""
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        own, new = list(self.network.parameters()), list(network.parameters())
+        # What does not train is the same in both.
+        every = zip(self.network.parameters(), network.parameters(), strict=True)
+        pairs = [both for both in every if both[1].requires_grad]
+        own, new = (list(one) for one in zip(*pairs, strict=True))
         get_ema_multi_avg_fn(decay)(own, new, 0)
 
     def state_dict(self) -> dict[str, Any]:

@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from erpcnet.errors import InputError
 
 
@@ -24,6 +27,17 @@ class Log:
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(f"{group}/{name}", value, step)
+
+    def text(self, name: str, text: str) -> None:
+        """Write a text, as it is."""
+        if self._writer is not None:
+            self._writer.add_text(name, f"```\n{text}\n```")
+
+    def picture(self, name: str, path: Path) -> None:
+        """Write a picture from its file."""
+        if self._writer is not None:
+            with Image.open(path) as picture:
+                self._writer.add_image(name, np.asarray(picture.convert("RGB")), dataformats="HWC")
 
     def close(self) -> None:
         if self._writer is not None:

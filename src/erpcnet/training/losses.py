@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from erpcnet.config.training import Stage1Settings
-from erpcnet.model.network import ERPCNet
+from erpcnet.model.network import ERPCNet, Stage1Output
 
 
 class Stage1Loss(nn.Module):
@@ -31,8 +31,12 @@ class Stage1Loss(nn.Module):
             labels: [N], rows of phi, or shares of all of them [N, S].
             phi: [S, A], the seen classes' attributes.
         """
+        return self.losses(self.network(images, cells, self.detach_global), labels, phi)
+
+    def losses(self, predicted: Stage1Output, labels: Tensor, phi: Tensor) -> dict[str, Tensor]:
+        """The same of attributes that are predicted already."""
         network, weights = self.network, self.weights
-        a_g, a_l, a_j = network(images, cells, self.detach_global)
+        a_g, a_l, a_j = predicted
         losses = {"global": _cross_entropy(network.global_compatibility(a_g, phi), labels)}
         total = weights.global_subnet * losses["global"]
         if a_l is not None and a_j is not None:
@@ -47,6 +51,14 @@ class Stage1Loss(nn.Module):
             total = total + weights.joint_subnet * losses["joint"] + weights.highlight * losses["highlight"]
         losses["total"] = total
         return losses
+
+
+class HeadsLoss(Stage1Loss):
+    """The same losses of a network whose embeddings are at hand."""
+
+    def forward(self, e_g: Tensor, e_l: Tensor | None, labels: Tensor, phi: Tensor) -> dict[str, Tensor]:
+        """As `Stage1Loss`, from e_g [N, D] and e_l [N, T, D]; None for GlobalNet."""
+        return self.losses(self.network.predict_attributes(e_g, e_l), labels, phi)
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from erpcnet.data import ZeroShotDataset
-from erpcnet.evaluation.operating_point import Choice, choose_on_test, choose_operating_point
+from erpcnet.evaluation.operating_point import Choice, choose_on_test, choose_operating_point, with_diagnosis
 from erpcnet.evaluation.protocol import Metrics, measure
-from erpcnet.evaluation.rollouts import EvaluationRollouts, rollout_test_images
+from erpcnet.evaluation.rollouts import EvaluationRollouts, build_test_tables, rollout_images, rollout_tables
 from erpcnet.model import ERPCNet, OperatingPoint
+from erpcnet.model.locality_tables import LocalityTable
+from erpcnet.model.selection import default_order
 from erpcnet.training.checkpoint import Checkpoint, Checkpoints
 from erpcnet.training.context import Context, create_network
-from erpcnet.training.episode_sources import open_source
+from erpcnet.training.episode_sources import DirectSource, EpisodeSource, TableSource, policy_table
 from erpcnet.training.log import Log
 from erpcnet.training.stage1 import train_stage1
 from erpcnet.training.stage2 import train_stage2
@@ -48,19 +50,42 @@ def run_stage2(
     assert network.policy is not None
     if checkpoint.finished(network.policy):
         return
-    with context.runtime.autocast():
-        source = open_source(network, dataset, context.loader, config.stage2, config.seed)
+    if network.tabulable:
+        source: EpisodeSource = TableSource(training_table(context, network, dataset), dataset, config.stage2.crops)
+    else:
+        source = DirectSource(network, dataset, context.loader, config.stage2, config.seed)
     train_stage2(
         network, source, config.stage2, seed=config.seed, log=log, checkpoint=checkpoint, runtime=context.runtime
     )
     checkpoint.finish(network.policy)
 
 
+def training_table(context: Context, network: ERPCNet, dataset: ZeroShotDataset) -> LocalityTable:
+    """The localities that the policy learns on."""
+    config = context.config
+    if config.stage1.freeze_backbone:
+        return context.embeddings.training(network, dataset.train)
+    with context.runtime.autocast():
+        return policy_table(network, dataset, context.loader, config.stage2, config.seed)
+
+
+def test_tables(context: Context, network: ERPCNet, dataset: ZeroShotDataset) -> dict[str, LocalityTable]:
+    """The localities of the test images of seen and of unseen classes."""
+    config = context.config
+    if config.stage1.freeze_backbone:
+        rows = {"seen": dataset.test_seen, "unseen": dataset.test_unseen}
+        return {split: context.embeddings.test(network, own) for split, own in rows.items() if len(own)}
+    with context.runtime.autocast():
+        return build_test_tables(network, dataset, context.loader, config.evaluation.batch_size)
+
+
 def rollout_test(context: Context, network: ERPCNet, dataset: ZeroShotDataset) -> EvaluationRollouts:
     """T steps over the dataset's test images."""
-    config = context.config
+    config, order = context.config, default_order(network, context.config.seed)
+    if network.tabulable:
+        return rollout_tables(network, dataset, test_tables(context, network, dataset), order)
     with context.runtime.autocast():
-        return rollout_test_images(network, dataset, context.loader, config.evaluation.batch_size, config.seed)
+        return rollout_images(network, dataset, context.loader, config.evaluation.batch_size, order)
 
 
 def select_operating_point(
@@ -88,8 +113,10 @@ def select_operating_point(
         named = None if checkpoints is None else checkpoints(f"validation{number}")
         rollouts.append(rollout_test(context, train_network(context, fold, log, named), fold))
     choice = choose_operating_point(rollouts, model.sigma, model.delta, evaluation.stop_loss)
-    if choice.curve is not None:
-        console.print(choice.curve.describe())
+    choice = with_diagnosis(choice, rollouts)
+    for found in (choice.stop, choice.curve, choice.reject):
+        if found is not None:
+            console.print(found.describe(), soft_wrap=True)
     return choice
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.data.cache import fingerprint
 from erpcnet.errors import InputError
 from erpcnet.inference.model_file import MODEL, is_model
-from erpcnet.inference.run_files import METRICS, VALIDATION
+from erpcnet.inference.run_files import CONSOLE, METRICS, PICTURE, RUN, VALIDATION
 from erpcnet.model import OperatingPoint
 from erpcnet.training.checkpoint import Checkpoints
-from erpcnet.utils.files import write_json
+from erpcnet.utils.files import read_json, write_json
 from erpcnet.utils.progress import console
 
 UNFINISHED, DONE = "unfinished", ".unfinished-done"
 OF, POINT = "of.json", "operating_point.json"
 # What training, `erpcnet analyse` and `erpcnet export` leave in the folder of a run, all of which --overwrite replaces.
-MADE = ("config.yaml", MODEL, METRICS, VALIDATION, "localities.png", "logs", "analysis", "model.pt2", DONE)
+MADE = (
+    *("config.yaml", MODEL, METRICS, VALIDATION, RUN, CONSOLE, PICTURE, "logs", DONE),
+    *("analysis", "model.pt2", "model.onnx", "README.md"),
+)
+LOCK = "lock"
 
 
 def check_folder(out: Path, overwrite: bool) -> None:
@@ -39,7 +45,7 @@ def check_folder(out: Path, overwrite: bool) -> None:
     if not out.exists() or (out / UNFINISHED / OF).is_file():
         return
     inside = out / UNFINISHED
-    if inside.exists() and any(not path.name.startswith(f".{OF}") for path in inside.iterdir()):
+    if inside.exists() and (not inside.is_dir() or any(not _begun(path) for path in inside.iterdir())):
         raise InputError(f"{inside} is no training's, so it is left as it is; give another --out.")
     if is_model(out / MODEL):
         if not overwrite:
@@ -48,6 +54,11 @@ def check_folder(out: Path, overwrite: bool) -> None:
     foreign = sorted(path.name for path in out.iterdir() if path.name != UNFINISHED)
     if foreign:
         raise InputError(f"{out} holds '{foreign[0]}', which is no run's; give a new or an empty folder as --out.")
+
+
+def _begun(path: Path) -> bool:
+    """Whether this is what a training that was killed in its first moments left."""
+    return path.name == LOCK or path.name.startswith(f".{OF}")
 
 
 class Unfinished:
@@ -59,8 +70,44 @@ class Unfinished:
     def __init__(self, out: Path, config: Config, dataset: ZeroShotDataset, writes: bool = True) -> None:
         self._out, self._folder = out, out / UNFINISHED
         self._every, self._writes = 60 * config.checkpoint_minutes, writes
+        self._lock: FileLock | None = None
+        self._new = False
         if writes:
-            self._claim(config, dataset)
+            self._acquire()
+            try:
+                self._claim(config, dataset)
+            except InputError:
+                self.release()
+                raise
+
+    def _acquire(self) -> None:
+        """Be the only training at work here: the system lets go of the lock when a process dies, however it does."""
+        try:
+            self._new = not self._folder.exists()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self._folder / LOCK)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            self._lock = None
+            raise InputError(
+                f"another training is at work in {self._out}; give another --out, or wait for it."
+            ) from None
+        except OSError as error:
+            raise InputError(f"{self._out} cannot be written to ({error.strerror}); give another --out.") from None
+
+    def release(self) -> None:
+        """Let others in; done again it does nothing."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def abandon(self) -> None:
+        """Of a start that failed before anything was learned, leave nothing in the way of the next one."""
+        if self._writes and self._new and not any(self._folder.rglob("*.pt")) and not (self._folder / POINT).exists():
+            self._clear()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            with suppress(OSError):
+                self._out.rmdir()  # if there is nothing else in it
 
     def _claim(self, config: Config, dataset: ZeroShotDataset) -> None:
         of = {
@@ -72,11 +119,14 @@ class Unfinished:
         }
         stored = self._read(OF)
         if stored is None:
-            self._clear()
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_json(self._folder / OF, of)
+            try:
+                self._clear()
+                self._folder.mkdir(parents=True, exist_ok=True)
+                write_json(self._folder / OF, of)
+            except OSError as error:
+                raise InputError(f"{self._out} cannot be written to ({error.strerror}); give another --out.") from None
         elif stored != of:
-            other = next(name for name in of if stored.get(name) != of[name])
+            other = next((name for name in of if stored.get(name) != of[name]), "another version")
             raise InputError(f"{self._out} holds an unfinished run with {other}; give another --out or remove it.")
         else:
             console.print(f"{self._out} holds an unfinished run; resuming it")
@@ -96,8 +146,14 @@ class Unfinished:
 
     def operating_point(self) -> OperatingPoint | None:
         """sigma and delta, if they are chosen."""
-        stored = self._read(POINT)
-        return None if stored is None else OperatingPoint.from_json(stored)
+        path = self._folder / POINT
+        if not path.is_file():
+            return None
+        try:
+            return OperatingPoint.from_json(read_json(path, "it is chosen again"))
+        except InputError as error:
+            console.print(f"{path}: {error} sigma and delta are chosen again", soft_wrap=True)
+            return None
 
     def save(self, point: OperatingPoint | None) -> None:
         """Write what was chosen, if it was chosen by training."""
@@ -114,8 +170,4 @@ class Unfinished:
         path = self._folder / name
         if not path.is_file():
             return None
-        try:
-            stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise InputError(f"{path} is damaged; remove {self._folder} to start the training again.") from None
-        return stored
+        return read_json(path, f"remove {self._folder} to start the training again")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from accelerate.utils import set_seed
@@ -20,7 +20,7 @@ from erpcnet.training.context import Context
 from erpcnet.training.ema import ExponentialMovingAverage, batch_norms, refresh_batch_norm
 from erpcnet.training.gradient_step import gradient_step
 from erpcnet.training.log import Log, check_finite
-from erpcnet.training.losses import Stage1Loss
+from erpcnet.training.stage1_sources import EmbeddingSource, ImageSource, RandomStreams, Stage1Batch, Stage1Source
 from erpcnet.utils.progress import bar
 
 REFRESH_BATCHES = 50  # enough images for batch-norm statistics
@@ -29,40 +29,12 @@ REFRESH_BATCHES = 50  # enough images for batch-norm statistics
 MIN_WARMUP = 20
 
 
-class RandomStreams(NamedTuple):
-    """Who draws what: the loader may run ahead of training, so crops and cells are drawn apart."""
-
-    crops: torch.Generator
-    cells: torch.Generator
-    mixup: np.random.Generator
-
-    @classmethod
-    def from_seed(cls, seed: int) -> RandomStreams:
-        return cls(
-            crops=torch.Generator().manual_seed(seed),
-            cells=torch.Generator().manual_seed(seed + 3),
-            mixup=np.random.default_rng(seed),
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where each of them is."""
-        crops, cells = self.crops.get_state(), self.cells.get_state()
-        return {"crops": crops, "cells": cells, "mixup": self.mixup.bit_generator.state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from there."""
-        self.crops.set_state(state["crops"])
-        self.cells.set_state(state["cells"])
-        self.mixup.bit_generator.state = state["mixup"]
-
-
-def random_cells(count: int, cells: int, steps: int, generator: torch.Generator) -> Tensor:
-    """`steps` different cells for each of `count` images, in random order."""
-    return torch.rand(count, cells, generator=generator).argsort(dim=1)[:, :steps]
-
-
 def train_stage1(
-    context: Context, network: ERPCNet, dataset: ZeroShotDataset, log: Log, checkpoint: Checkpoint | None = None
+    context: Context,
+    network: ERPCNet,
+    dataset: ZeroShotDataset,
+    log: Log,
+    checkpoint: Checkpoint | None = None,
 ) -> ERPCNet:
     """Train everything but the policy.
 
@@ -84,7 +56,7 @@ def train_stage1(
         advance(done * trainer.batches)
         for epoch in range(done, epochs):
             losses = trainer.epoch(advance)
-            check_finite(losses, f"Stage I, epoch {epoch + 1}", "--stage1.lr")
+            check_finite(losses, f"Stage I, epoch {epoch + 1}{trainer.diverged_at(losses)}", "--stage1.lr")
             log.scalars("stage1/loss", losses, epoch + 1)
             advance(0, note=f"loss {losses['total']:.3f}")
             checkpoint.save(trainer, epoch + 1)
@@ -105,15 +77,18 @@ class Stage1Trainer:
         self._phi, self._labels = seen_targets(dataset, device)
         if network.settings.centred:
             network.centre_attributes(self._phi)
-        self.batches = context.loader.batches_per_epoch(len(dataset.train), settings.batch_size)
+        self._shown: list[Tensor] = []
+        self._totals: list[Tensor] = []
+        self._source = _open_source(context, network, dataset)
+        self.batches = self._source.batches
         self._ema = ExponentialMovingAverage(network, settings.ema_decay) if settings.ema_decay else None
         optimizer = _optimizer(network, settings)
         self._schedule = _schedule(optimizer, settings, self.batches)
         if network.policy is not None:
             network.policy.requires_grad_(False)
-        for link in _early(network, settings):
-            link.requires_grad_(False)
-        self._objective, self._optimizer = accelerator.prepare(Stage1Loss(network, settings), optimizer)
+        for part in _fixed(network, settings):
+            part.requires_grad_(False)
+        self._objective, self._optimizer = accelerator.prepare(self._source.loss(network, settings), optimizer)
         self._gradients = gradient_step(self._objective, accelerator.backward, device if context.cuda_graphs else None)
 
     def epoch(self, advance: Callable[[], object]) -> dict[str, float]:
@@ -122,21 +97,34 @@ class Stage1Trainer:
         for norm in batch_norms(*_frozen(self._network, self._settings)):
             norm.eval()
         sums: dict[str, Tensor] = {}
+        self._shown, self._totals = [], []
         share = self._accelerator.process_index, self._accelerator.num_processes
         with self._context.runtime.autocast():
-            for images, cells, rows in self._batches(share):
-                for name, value in self._step(images, cells, rows).items():
+            for batch in self._source.epoch(self._random, share):
+                losses = self._step(batch)
+                for name, value in losses.items():
                     sums[name] = sums[name] + value if name in sums else value.clone()
+                self._shown.append(batch.rows)
+                self._totals.append(losses["total"].clone())
                 advance()
         return {name: float(total) / self.batches for name, total in sums.items()}
 
-    def _step(self, images: Tensor, cells: Tensor | None, rows: Tensor) -> dict[str, Tensor]:
+    def diverged_at(self, losses: dict[str, float]) -> str:
+        """Where in the last epoch the loss stopped being a number, and which images it was shown then; or nothing."""
+        if math.isfinite(losses["total"]):
+            return ""
+        step = int((~torch.stack(self._totals).isfinite()).int().argmax())
+        paths = [self._dataset.image_paths[row] for row in self._shown[step][:3].tolist()]
+        return f", step {step + 1}, with {', '.join(paths)} and others in the batch"
+
+    def _step(self, batch: Stage1Batch) -> dict[str, Tensor]:
         """One step of the optimizer; the losses hold until the next."""
-        mixup, targets = self._settings.mixup, self._labels[rows.to(self._labels.device)]
+        mixup, targets = self._settings.mixup, self._labels[batch.rows.to(self._labels.device)]
+        shown = batch.shown
         if mixup:
             share_of_next = self._random.mixup.beta(mixup, mixup)
-            images, targets = mix(images, F.one_hot(targets, len(self._phi)).float(), share_of_next)
-        losses = self._gradients(images, cells, targets, self._phi)
+            shown, targets = mix(shown, F.one_hot(targets, len(self._phi)).float(), share_of_next)
+        losses = self._gradients(shown, batch.localities, targets, self._phi)
         self._optimizer.step()
         self._schedule.step()
         if self._ema is not None:
@@ -148,9 +136,9 @@ class Stage1Trainer:
         network, settings = self._network, self._settings
         result = network if self._ema is None else self._ema.network
         with self._context.runtime.autocast():
-            if self._ema is not None:
-                drawn = zip(range(REFRESH_BATCHES), self._batches((0, 1)), strict=False)
-                batches = ((images, cells) for _, (images, cells, _) in drawn)
+            if self._ema is not None and not settings.freeze_backbone:
+                drawn = zip(range(REFRESH_BATCHES), self._source.epoch(self._random, (0, 1)), strict=False)
+                batches = ((batch.shown, batch.localities) for _, batch in drawn)
                 refresh_batch_norm(result, batches, _frozen(result, settings))
             result.requires_grad_(True).eval()
             if network.settings.hubness:
@@ -166,9 +154,9 @@ class Stage1Trainer:
     def _prototypes(self, network: ERPCNet) -> Tensor:
         """The mean direction of a_g over the training images of each seen class: [S, A]."""
         total, labels = torch.zeros_like(self._phi), self._labels
-        for batch in self._context.loader.centre_crops(self._dataset.train, self._settings.batch_size):
-            own = F.one_hot(labels[batch.rows.to(labels.device)], len(total)).float()
-            total += own.T @ F.normalize(network.glance(batch.images).a_g, dim=1)
+        for a_g, rows in self._source.glances(network):
+            own = F.one_hot(labels[rows.to(labels.device)], len(total)).float()
+            total += own.T @ F.normalize(a_g, dim=1)
         return total / torch.bincount(labels[self._dataset.train], minlength=len(total))[:, None]
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,21 +186,22 @@ class Stage1Trainer:
         if torch.cuda.device_count() == len(state["torch_random"]) - 1:
             torch.cuda.set_rng_state_all(state["torch_random"][1:])
 
-    def _batches(self, share: tuple[int, int]) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        """The images of an epoch, random cells and dataset rows; of every batch a process's share."""
-        network, loader, random, size = self._network, self._context.loader, self._random, self._settings.batch_size
-        for batch in loader.epoch(self._dataset.train, size, random.crops, share=share):
-            cells = None
-            if network.steps:
-                # Drawn for the whole batch, of which this process has its share, as the loader does with crops.
-                cells = random_cells(size, network.grid.cells, network.steps, random.cells)
-                cells = cells[share[0] :: share[1]][: len(batch.rows)].to(loader.device)
-            yield batch.images, cells, batch.rows
+
+def _open_source(context: Context, network: ERPCNet, dataset: ZeroShotDataset) -> Stage1Source:
+    settings = context.config.stage1
+    if settings.freeze_backbone:
+        return EmbeddingSource(network, context.embeddings.training(network, dataset.train), settings)
+    return ImageSource(network, context.loader, dataset, settings)
 
 
 def _frozen(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
     """The parts whose norms keep their statistics."""
     return network.pretrained if settings.freeze_norms else _early(network, settings)
+
+
+def _fixed(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
+    """The parts whose weights stay as they are."""
+    return network.embedders if settings.freeze_backbone else _early(network, settings)
 
 
 def _early(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from erpcnet.errors import InputError
+
+LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -31,6 +34,51 @@ def write_json(path: Path, values: Any, indent: int | None = None) -> None:
     write_atomically(path, (json.dumps(values, indent=indent, allow_nan=False) + "\n").encode())
 
 
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """What `write_json` wrote of a dictionary.
+
+    Raises:
+        InputError: It is not there, or damaged; the `remedy` says what to do then.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there; {remedy}.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); {remedy}.") from None
+    except (ValueError, RecursionError):  # of JSON, of UTF-8, of endless numbers and lists
+        raise InputError(f"{path} is damaged; {remedy}.") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} is damaged; {remedy}.")
+    return values
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def as_path(value: object, what: str) -> Path:
+    """A path from what a person gave.
+
+    Args:
+        value: A text or a path.
+        what: What it is, for complaints: such as `the folder of a run`.
+
+    Raises:
+        InputError: It is neither, is empty, or no file can have that name.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{what} is {type(value).__name__}; give a path.")
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text:
+        raise InputError(f"{what} is empty; give a path." if not text else f"{what} is given as bytes; give a text.")
+    if "\0" in text or len(os.fsencode(text)) > LONGEST_PATH:
+        raise InputError(f"{what} has a name that no file can have.")
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in Path(text).parts):
+        raise InputError(f"{what} has a name of more than {LONGEST_NAME} bytes, which no file can have.")
+    return Path(text)
+
+
 def output_file(path: str | Path, overwrite: bool = False, inputs: Iterable[str | Path] = ()) -> Path:
     """A file to be written, refused before the work rather than after it.
 
@@ -45,19 +93,22 @@ def output_file(path: str | Path, overwrite: bool = False, inputs: Iterable[str 
     Raises:
         InputError: It is an input, it is there already, or it cannot be written.
     """
-    path = Path(path)
+    path = as_path(path, "the output")
     if any(_same_file(path, Path(other)) for other in inputs):
         raise InputError(f"{path} is one of the files to read; give the output another name.")
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file.")
+    if (path.exists() or path.is_symlink()) and not path.is_file():
+        raise InputError(f"{path} is no plain file; give the output another name.")
     if path.exists() and not overwrite:
         raise InputError(f"{path} is there already; give another name, or --overwrite to replace it.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Tried, and not only asked for: what the system allows, and what it does, are two things.
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
     except OSError as error:
-        raise InputError(f"{path.parent} cannot be made ({error.strerror}).") from None
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"{path} cannot be written (Permission denied).")
+        raise InputError(f"{path} cannot be written ({error.strerror}).") from None
     return path
 
 

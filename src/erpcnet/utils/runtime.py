@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from erpcnet.errors import InputError
+
 _CONVOLUTIONS: ContextVar[torch.dtype | None] = ContextVar("convolutions", default=None)
 
 
@@ -79,6 +81,30 @@ def default_device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def check_device(name: str | torch.device | None) -> torch.device:
+    """A device to compute on, by its name; without one a GPU if there is one.
+
+    Raises:
+        InputError: There is no such device, or this machine does not have it.
+    """
+    if name is None:
+        return default_device()
+    try:
+        if not isinstance(name, str | torch.device):
+            raise TypeError
+        device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps", "xpu") or (device.type == "cpu" and device.index):
+            raise RuntimeError
+    except (RuntimeError, TypeError):
+        shown = str(name)[:40]
+        raise InputError(f"there is no device '{shown}'; it is cpu, cuda, cuda:0, cuda:1, ... or mps.") from None
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, ModuleNotFoundError):
+        raise InputError(f"this machine has no '{device}' that torch can use; cpu always works.") from None
+    return device
 
 
 def use_deterministic_algorithms() -> None:

@@ -1,0 +1,77 @@
+"""`erpcnet serve`, and `erpcnet demo`, which opens a browser too."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Timer
+
+from jsonargparse import Namespace
+
+from erpcnet.cli.parser import Parser, add_crops, add_device, add_run
+from erpcnet.errors import InputError
+from erpcnet.utils.progress import console
+
+DESCRIPTION = "Serve a run: a page to try it on, and a REST interface (its description is at /docs)."
+TOKEN = "ERPCNET_TOKEN"
+
+
+def add_arguments(parser: Parser, words: Sequence[str]) -> None:
+    add_run(parser)
+    parser.add_argument(
+        "--dataset",
+        type=str,
+        metavar="DIR",
+        help="where examples come from; by default the dataset that the run was trained on, if it is still there",
+    )
+    parser.add_argument("--host", type=str, default="127.0.0.1", help="what to listen on: only this machine sees that")
+    parser.add_argument("--port", type=int, default=8000, help="what to listen on; 0: any that is free")
+    parser.add_argument(
+        "--allowed-hosts",
+        dest="allowed_hosts",
+        type=str,
+        default="",
+        metavar="NAMES",
+        help="further names under which this machine is reached, separated by commas",
+    )
+    parser.add_argument(
+        "--token", type=str, help=f"what requests must bring as a bearer token; by default {TOKEN}, if that is set"
+    )
+    parser.add_argument("--add-classes", dest="add_classes", type=str, metavar="FILE.csv", help="classes to add")
+    add_device(parser)
+    add_crops(parser)
+
+
+def run(options: Namespace, browser: bool = False) -> int:
+    from erpcnet.data import read_dataset
+    from erpcnet.inference import load
+    from erpcnet.inference.class_files import add_classes_from
+    from erpcnet.inference.examples import example_pictures
+    from erpcnet.inference.run_files import dataset_of
+    from erpcnet.inference.server import Server, create_app
+    from erpcnet.inference.service import Service
+
+    if not 0 <= options.port < 2**16:
+        raise InputError(f"--port is {options.port}; it must be from 0 to {2**16 - 1}.")
+    classifier = load(options.run, options.device, test_crops=options.crops)
+    if options.add_classes:
+        add_classes_from(classifier, options.add_classes)
+    try:
+        examples = example_pictures(read_dataset(options.dataset or dataset_of(options.run)))
+    except InputError:
+        if options.dataset is not None:
+            raise
+        examples = []
+    names = tuple(name.strip() for name in options.allowed_hosts.split(",") if name.strip())
+    token = options.token or os.environ.get(TOKEN)
+    app = create_app(Service(classifier, examples), options.host, names, token)
+    server = Server(app, options.host, options.port)
+    address = f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{server.port}"
+    console.print(f"{address} (the interface: {address}/docs; Ctrl-C ends it)", soft_wrap=True)
+    if browser:
+        Timer(0.5, lambda: webbrowser.open(address)).start()
+    with suppress(KeyboardInterrupt):  # the way to end it
+        server.serve_forever()
+    return 0

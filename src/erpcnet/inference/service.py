@@ -1,0 +1,198 @@
+"""What the page and the REST interface ask a classifier for, whoever carries it; pictures are predicted in batches."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from typing import Any
+
+from PIL import Image
+
+from erpcnet.data.images import image_pixels, read_image
+from erpcnet.errors import InputError
+from erpcnet.inference.classifier import ZeroShotClassifier
+from erpcnet.inference.prediction import Prediction
+
+LARGEST = 64 * 2**20  # bytes of a picture
+PIXELS = 60 * 10**6  # of pictures that are decoded at a time, together
+BATCH, WAITING = 16, 256  # pictures that run at once, and that may wait
+LONGEST = 120.0  # seconds that anyone waits
+SHOWN_ATTRIBUTES = 8
+MOST_CLASSES = 100_000
+
+
+class BusyError(Exception):
+    """There is more to do than may wait."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    picture: Image.Image
+    candidates: str
+    found: Future[Prediction]
+
+
+class PixelBudget:
+    """Lets pictures be decoded while all of them together have no more than so many pixels."""
+
+    def __init__(self, pixels: int = PIXELS) -> None:
+        self._free, self._most, self._changed = pixels, pixels, threading.Condition()
+
+    @contextmanager
+    def take(self, pixels: int) -> Iterator[None]:
+        """Wait until there is room; a picture that is larger than all of it is alone."""
+        wanted = min(pixels, self._most)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._free >= wanted, timeout=LONGEST):
+                raise BusyError
+            self._free -= wanted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += wanted
+                self._changed.notify_all()
+
+
+class Service:
+    """A classifier that many ask at once.
+
+    Args:
+        classifier: What `erpcnet.load` returns.
+        examples: Pictures to begin with.
+
+    Examples:
+        >>> service = Service(erpcnet.load("runs/quickstart"))
+        >>> service.predict(open("some.png", "rb").read())["name"]
+    """
+
+    def __init__(self, classifier: ZeroShotClassifier, examples: Sequence[Image.Image] = ()) -> None:
+        self._classifier, self._examples = classifier, [_png(picture) for picture in examples]
+        self._lock = threading.Lock()  # of the classifier, which is one
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(WAITING)
+        self._budget = PixelBudget()
+        self._worker = threading.Thread(target=self._work, name="predict", daemon=True)
+        self._worker.start()
+
+    def close(self) -> None:
+        """End the worker, after what waits."""
+        self._jobs.put(None)
+        self._worker.join(timeout=LONGEST)
+
+    def about(self) -> dict[str, Any]:
+        """What the page has to know before anything is dropped on it."""
+        table, data = self._classifier.classes, self._classifier.data
+        return {
+            "variant": self._classifier.network.variant,
+            "crops": data.test_crops,
+            "classes": [{"name": n, "seen": bool(s)} for n, s in zip(table.names, table.seen, strict=True)],
+            "attributes": list(table.attribute_names),
+            "examples": len(self._examples),
+            "rejects": self._classifier.point.reject is not None,
+        }
+
+    def example(self, number: int) -> bytes:
+        """One of the pictures to begin with, as PNG."""
+        if not 0 <= number < len(self._examples):
+            raise InputError(f"there are {len(self._examples)} examples, and no number {number}.")
+        return self._examples[number]
+
+    def predict(self, picture: bytes, candidates: str = "all") -> dict[str, Any]:
+        """What is in a picture, where the network looked, and the attributes that speak most for the answer.
+
+        Raises:
+            InputError: It is no picture, or there are no such candidates.
+            BusyError: Too many wait.
+        """
+        if candidates not in ("unseen", "all"):
+            raise InputError("candidates are 'unseen' or 'all'.")
+        if len(picture) > LARGEST:
+            raise InputError(f"a picture has at most {LARGEST // 2**20} MiB.")
+        with self._budget.take(image_pixels(BytesIO(picture), "this file")):
+            shown = read_image(BytesIO(picture), "this file")
+            job = _Job(shown, candidates, Future())
+            try:
+                self._jobs.put_nowait(job)
+            except queue.Full:
+                raise BusyError from None
+            found = job.found.result(timeout=LONGEST)
+        return {**asdict(found), "evidence": _top_evidence(found), "width": shown.width, "height": shown.height}
+
+    def classes(self) -> list[dict[str, Any]]:
+        """Every class with its attributes that are not 0."""
+        table = self._classifier.classes
+        return [
+            {
+                "name": name,
+                "seen": bool(seen),
+                "attributes": {key: float(v) for key, v in zip(table.attribute_names, row, strict=True) if v},
+            }
+            for name, seen, row in zip(table.names, table.seen, table.attributes, strict=True)
+        ]
+
+    def add_class(self, name: str, attributes: Mapping[str, float]) -> dict[str, Any]:
+        """Make a class known by its attributes; what there is to know then."""
+        with self._lock:
+            if len(self._classifier.classes.names) >= MOST_CLASSES:
+                raise InputError(f"there are {MOST_CLASSES} classes already; remove some first.")
+            self._classifier.add_classes({name.strip(): attributes})
+        return self.about()
+
+    def change_class(self, name: str, attributes: Mapping[str, float]) -> dict[str, Any]:
+        """Give a class other attributes; those that are not named stay."""
+        with self._lock:
+            self._classifier.change_class(name, attributes)
+        return self.about()
+
+    def remove_class(self, name: str) -> dict[str, Any]:
+        """Forget a class."""
+        with self._lock:
+            self._classifier.remove_classes([name])
+        return self.about()
+
+    def _work(self) -> None:
+        """Take what waits, up to a batch of the same candidates, and predict it."""
+        ahead: list[_Job] = []
+        ending = False
+        while not (ending and not ahead):
+            while len(ahead) < BATCH and not ending:
+                try:
+                    job = self._jobs.get(block=not ahead)
+                except queue.Empty:
+                    break
+                ending = job is None
+                if job is not None:
+                    ahead.append(job)
+            same = [job for job in ahead if job.candidates == ahead[0].candidates]
+            ahead = [job for job in ahead if job not in same]
+            if same:
+                self._predict(same)
+
+    def _predict(self, jobs: Sequence[_Job]) -> None:
+        try:
+            with self._lock:
+                found = self._classifier.predict([job.picture for job in jobs], jobs[0].candidates)
+        except Exception as error:  # whoever asked is told, and the worker goes on
+            for job in jobs:
+                job.found.set_exception(error)
+        else:
+            for job, prediction in zip(jobs, found, strict=True):
+                job.found.set_result(prediction)
+
+
+def _top_evidence(found: Prediction) -> list[dict[str, Any]]:
+    """The attributes that speak most for the answer, as parts of what all of those for it add up to."""
+    total = sum(part for part in found.evidence.values() if part > 0) or 1.0
+    most = sorted(found.evidence.items(), key=lambda item: -item[1])[:SHOWN_ATTRIBUTES]
+    return [{"name": name, "share": part / total} for name, part in most if part > 0]
+
+
+def _png(picture: Image.Image) -> bytes:
+    file = BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()

@@ -1,0 +1,243 @@
+"""The page and the REST interface over HTTP, as browsers, programs and strangers ask."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+from threading import Thread
+
+import httpx
+import numpy as np
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from PIL import Image
+
+from erpcnet.data.images import load_image
+from erpcnet.errors import InputError
+from erpcnet.inference import ZeroShotClassifier, server
+from erpcnet.inference.server import Server, create_app
+from erpcnet.inference.service import PixelBudget, Service
+
+Start = Callable[..., httpx.Client]
+
+
+@pytest.fixture
+def start(classifier: ZeroShotClassifier, picture: Path) -> Iterator[Start]:
+    """Starts servers, and ends them."""
+    running: list[tuple[Server, Thread, httpx.Client]] = []
+
+    def begin(host: str = "127.0.0.1", token: str | None = None, names: tuple[str, ...] = ()) -> httpx.Client:
+        app = create_app(Service(classifier, [load_image(picture)]), host, names, token)
+        one = Server(app, host, 0)
+        thread = Thread(target=one.serve_forever, daemon=True)
+        thread.start()
+        client = httpx.Client(base_url=f"http://127.0.0.1:{one.port}", timeout=60)
+        running.append((one, thread, client))
+        return client
+
+    yield begin
+    for one, thread, client in running:
+        client.close()
+        one.should_exit = True
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
+def test_the_page_and_what_it_asks_for(start: Start, picture: Path) -> None:
+    client = start()
+    page = client.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "What is in this picture?" in page.text
+    about = client.get("/about").json()
+    assert [one["name"] for one in about["classes"] if one["seen"]] == [f"class {number}" for number in range(5)]
+    assert about["attributes"] == list("abcdefg")
+    assert client.get("/health").json()["status"] == "ok"
+    example = Image.open(BytesIO(client.get("/examples/0").content))
+    assert np.array_equal(np.asarray(example), np.asarray(Image.open(picture)))
+    missing = client.get("/examples/7")
+    assert (missing.status_code, missing.json()["error"]) == (404, "there are 1 examples, and no number 7.")
+    assert "error" in client.get("/nowhere").json()
+
+
+@pytest.mark.parametrize("candidates", ["unseen", "all"])
+def test_a_picture_gets_the_librarys_answer(
+    start: Start, classifier: ZeroShotClassifier, picture: Path, candidates: str
+) -> None:
+    expected = classifier.predict(picture, candidates)
+    found = start().post(f"/predict?candidates={candidates}", content=picture.read_bytes()).json()
+    assert found["name"] == expected.name
+    assert found["confidence"] == pytest.approx(expected.confidence, abs=1e-6)
+    assert found["among"] == (4 if candidates == "unseen" else 9)
+    for step, locality in zip(found["localities"], expected.localities, strict=True):
+        np.testing.assert_allclose(step["box"], locality.box, atol=1e-3)
+    assert sum(one["share"] for one in found["evidence"]) == pytest.approx(1, abs=1e-6)
+
+
+def test_classes_are_added_listed_changed_and_removed(start: Start, picture: Path) -> None:
+    client = start()
+    added = client.post("/classes", json={"name": " new ", "attributes": {"a": 1.0, "c": 0.5}})
+    assert added.json()["classes"][-1] == {"name": "new", "seen": False}
+    assert client.get("/classes").json()[-1] == {"name": "new", "seen": False, "attributes": {"a": 1.0, "c": 0.5}}
+    assert client.post("/predict", content=picture.read_bytes()).json()["among"] == 10
+    client.put("/classes/new", json={"attributes": {"c": 0.0, "b": 0.25}})
+    assert client.get("/classes").json()[-1]["attributes"] == {"a": 1.0, "b": 0.25}
+    assert len(client.delete("/classes/new").json()["classes"]) == 9
+    assert client.delete("/classes/new").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"name": "class 0", "attributes": {"a": 1}}, 400),
+        ({"name": "new", "attributes": {"z": 1}}, 400),
+        ({"name": "new", "attributes": {}}, 400),
+        ({"name": "new", "attributes": {"a": 1e-30}}, 400),
+        ({"name": " ", "attributes": {"a": 1}}, 400),
+        ({"name": None, "attributes": {"a": 1}}, 422),
+        ({"name": "x" * 301, "attributes": {"a": 1}}, 422),
+        ({"name": "new", "attributes": {"a": "1"}}, 422),
+        ({"name": "new"}, 422),
+        ([], 422),
+    ],
+)
+def test_a_wrong_class_is_told_in_a_sentence(start: Start, body: object, status: int) -> None:
+    reply = start().post("/classes", json=body)
+    assert reply.status_code == status
+    assert reply.json()["error"]
+
+
+def test_what_is_no_picture_is_told_in_a_sentence(start: Start, picture: Path) -> None:
+    client = start()
+    for content in (b"", b"no picture", picture.read_bytes()[:200], b"%!PS-Adobe-3.0 EPSF-3.0\n", b"{" * 10**6):
+        reply = client.post("/predict", content=content)
+        assert reply.status_code == 400, content[:20]
+        assert len(reply.json()["error"]) < 200
+    assert client.post("/predict?candidates=some", content=picture.read_bytes()).status_code == 422
+    assert client.post("/classes", content=b"[" * 100_000).status_code == 422
+    assert client.post("/classes", content=b'{"name": "x", "attributes": {"a": 1e999}}').status_code == 422
+    assert client.get("/predict").status_code == 405
+
+
+def test_only_its_own_names_and_pages_are_answered(start: Start) -> None:
+    client = start()
+    port = client.base_url.port
+    for host in (f"localhost:{port}", "localhost", "127.0.0.1", f"127.0.0.1:{port}", f"[::1]:{port}"):
+        assert client.get("/about", headers={"Host": host}).status_code == 200, host
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example", ""):
+        assert client.get("/about", headers={"Host": host}).status_code == 403, host
+    assert client.get("/about", headers={"Origin": "http://evil.example"}).status_code == 403
+    assert client.get("/about", headers={"Origin": f"http://127.0.0.1:{port}"}).status_code == 200
+
+
+def test_elsewhere_names_of_strangers_are_refused_too(start: Start) -> None:
+    """DNS rebinding: a stranger's name that leads to this machine."""
+    client = start("0.0.0.0", names=("model.example",))
+    for host in ("192.0.2.7", "192.0.2.7:8000", "[2001:db8::1]:8000", socket.gethostname(), "model.example"):
+        assert client.get("/about", headers={"Host": host}).status_code == 200, host
+    assert client.get("/about", headers={"Host": "rebound.example"}).status_code == 403
+
+
+def test_a_token_is_asked_for(start: Start) -> None:
+    client = start(token="secret")
+    assert client.get("/").status_code == 200
+    assert client.get("/health").status_code == 200
+    assert client.get("/about").status_code == 401
+    assert client.get("/about", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert client.get("/about", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_too_much_is_refused_before_it_is_read(start: Start) -> None:
+    port = start().base_url.port
+    for path, length in (("/predict", 2**40), ("/predict", 65 * 2**20), ("/classes", 2**21), ("/predict", "9" * 5000)):
+        with socket.create_connection(("127.0.0.1", int(port or 0)), timeout=10) as peer:
+            peer.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode())
+            assert b" 4" in peer.recv(100)[:16]
+
+
+def test_slow_clients_are_let_go_and_block_nobody(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(server, "BODY_SECONDS", 0.5)
+    client = start()
+    port = int(client.base_url.port or 0)
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(40)]
+    for peer in silent[:20]:
+        peer.sendall(b"GET /about HT")
+    halfway = socket.create_connection(("127.0.0.1", port), timeout=10)
+    halfway.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc")
+    started = time.monotonic()
+    assert client.get("/about").status_code == 200
+    assert time.monotonic() - started < 5
+    assert b"408" in halfway.recv(100)
+    for peer in silent:
+        assert peer.recv(10) == b""  # closed
+        peer.close()
+
+
+def test_many_ask_at_once(start: Start, classifier: ZeroShotClassifier, picture: Path) -> None:
+    expected = classifier.predict(picture, "all").name
+    client = start()
+    with ThreadPoolExecutor(40) as pool:
+        jobs = [pool.submit(client.post, "/predict", content=picture.read_bytes()) for _ in range(120)]
+        found = [job.result() for job in jobs]
+    assert {reply.status_code for reply in found} == {200}
+    assert {reply.json()["name"] for reply in found} == {expected}
+
+
+def test_pictures_share_a_budget_of_pixels() -> None:
+    budget, together, most = PixelBudget(100), 0, 0
+
+    def decode(pixels: int) -> None:
+        nonlocal together, most
+        with budget.take(pixels):
+            together += pixels
+            most = max(most, together)
+            time.sleep(0.01)
+            together -= pixels
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(decode, [40] * 30))
+    assert 40 <= most <= 100
+    with budget.take(10**9):  # alone
+        pass
+
+
+def test_a_taken_port_is_told(start: Start, classifier: ZeroShotClassifier) -> None:
+    port = int(start().base_url.port or 0)
+    app = create_app(Service(classifier))
+    with pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be listened on"):
+        Server(app, "127.0.0.1", port)
+    with pytest.raises(InputError, match="cannot be listened on"):
+        Server(app, "nowhere.invalid", 0)
+
+
+def test_the_interface_is_as_it_is_described(classifier: ZeroShotClassifier, picture: Path) -> None:
+    """Hypothesis makes requests from the OpenAPI description; every answer is one that it names."""
+    app = create_app(Service(classifier, [load_image(picture)]), allowed_hosts=("testserver",))
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+
+    for operation in schema.get_all_operations():
+        for case in _cases(operation.ok()):  # type: ignore[union-attr]
+            reply = case.call()
+            assert reply.status_code < 500, reply.content[:300]
+            assert str(reply.status_code) in {"200", *map(str, (400, 401, 403, 404, 408, 411, 413, 422, 503))}
+            if reply.status_code >= 400:
+                assert set(json.loads(reply.content)) == {"error"}
+
+
+def _cases(operation: object, count: int = 12) -> list[schemathesis.Case]:
+    found: list[schemathesis.Case] = []
+
+    @settings(
+        max_examples=count, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+    def collect(case: schemathesis.Case) -> None:
+        found.append(case)
+
+    given(case=operation.as_strategy())(collect)()  # type: ignore[attr-defined]
+    return found
