@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -69,13 +70,18 @@ def demo(run: Path) -> Iterator[str]:
 def test_the_same_answer_wherever_one_asks(
     run: Path, creatures: Path, dataset: ZeroShotDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The library, the command line, the page and the exported file; four crops, unseen classes and all."""
+    """The library, the command line, the page, which asks over REST, and the exported files; four crops, unseen classes
+    and all.
+    """
     paths = [creatures / dataset.image_paths[row] for row in dataset.test_unseen[::2]]
     assert main(["export", str(run), "--out", str(tmp_path / "model.pt2")]) == 0
+    assert main(["export", str(run), "--format", "onnx", "--out", str(tmp_path / "model.onnx")]) == 0
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     extra = {"about.json": ""}
     program = torch.export.load(tmp_path / "model.pt2", extra_files=extra).module()
     about = json.loads(extra["about.json"])
     assert about["crops"] == 4
+    assert about == json.loads(session.get_modelmeta().custom_metadata_map["about.json"])
     side, cubic = (about["side"], about["side"]), Image.Resampling.BICUBIC
     pictures = [Image.open(path).convert("RGB") for path in paths]
     squares = np.stack([np.asarray(one.resize(side, cubic, reducing_gap=3)) for one in pictures])
@@ -91,18 +97,24 @@ def test_the_same_answer_wherever_one_asks(
             assert main(["predict", str(run), *map(str, paths), "--classes", candidates, "--json"]) == 0
             told = json.loads(capsys.readouterr().out)
             chosen = torch.arange(len(seen)) if candidates == "all" else (~seen).nonzero()[:, 0]
-            chances, _, _ = program(pixels, shapes, attributes[chosen], seen[chosen])
+            given = (pixels, shapes, attributes[chosen], seen[chosen])
+            chances = program(*given)[0]
+            names = ("pixels", "shapes", "attributes", "seen")
+            by_onnx = session.run(None, {name: one.numpy() for name, one in zip(names, given, strict=True)})[0]
+            assert np.median(np.abs(by_onnx - chances.numpy()).max(axis=1)) < 1e-4
             for number, (path, one) in enumerate(zip(paths, expected, strict=True)):
                 with urlopen(Request(f"{address}/predict?candidates={candidates}", path.read_bytes())) as reply:
                     page = json.load(reply)
                 assert told[number]["confidence"] == pytest.approx(one.confidence, abs=2e-3)
                 assert page["confidence"] == pytest.approx(one.confidence, abs=2e-3)
                 assert float(chances[number].max()) == pytest.approx(one.confidence, abs=2e-3)
+                assert float(by_onnx[number].max()) == pytest.approx(one.confidence, abs=2e-3)
                 if float(chances[number].topk(2).values.diff().abs()) < 5e-3:
                     continue  # rounding, or a beta in the next bin, may decide between two
                 compared += 1
                 exported = about["classes"][int(chosen[chances[number].argmax()])]
                 assert one.name == told[number]["name"] == page["name"] == exported
+                assert one.name == about["classes"][int(chosen[by_onnx[number].argmax()])]
     assert compared >= 8
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import struct
 import zlib
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from erpcnet.data.images import find_images, load_image
+from erpcnet.data import images
+from erpcnet.data.images import find_images, image_pixels, load_image, read_image
 from erpcnet.errors import InputError
 
 # Left half red, right half green; wider than high.
@@ -28,6 +30,24 @@ def _is_the_picture(picture: Image.Image, tolerance: int = 40) -> bool:
 def test_common_formats(tmp_path: Path, ending: str) -> None:
     Image.fromarray(COLOURS).save(tmp_path / f"a.{ending}")
     assert _is_the_picture(load_image(tmp_path / f"a.{ending}"))
+
+
+@pytest.mark.parametrize("name", ["a.heic", "a.HEIF", "a.jpg"])
+def test_heic_of_telephones(tmp_path: Path, name: str) -> None:
+    """Whatever it is called: it is what is in it that counts."""
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    Image.fromarray(COLOURS).save(tmp_path / name, "HEIF", quality=95)
+    assert _is_the_picture(load_image(tmp_path / name))
+    content = BytesIO((tmp_path / name).read_bytes())
+    assert image_pixels(content, "this") == 800
+    assert _is_the_picture(read_image(content, "this"))
+
+
+def test_heic_without_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "_known_formats", lambda: ("JPEG", "PNG"))
+    (tmp_path / "a.heic").write_bytes(b"...")
+    with pytest.raises(InputError, match=r"a\.heic: reading \.heic files needs pip install 'erpcnet\[heic\]'"):
+        load_image(tmp_path / "a.heic")
 
 
 def test_cmyk_palette_and_transparency_become_rgb(tmp_path: Path) -> None:

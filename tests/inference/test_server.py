@@ -7,9 +7,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from io import BytesIO
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import httpx
 import numpy as np
@@ -20,7 +21,7 @@ from PIL import Image
 
 from erpcnet.data.images import load_image
 from erpcnet.errors import InputError
-from erpcnet.inference import ZeroShotClassifier, server
+from erpcnet.inference import Prediction, ZeroShotClassifier, server, service
 from erpcnet.inference.server import Server, create_app
 from erpcnet.inference.service import PixelBudget, Service
 
@@ -150,6 +151,50 @@ def test_a_token_is_asked_for(start: Start) -> None:
     assert client.get("/about").status_code == 401
     assert client.get("/about", headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert client.get("/about", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_the_interface_is_described_on_a_page(start: Start) -> None:
+    """Made here, since a page of scripts from elsewhere is blank where there is no network; and without a token."""
+    client = start(token="secret")
+    page = client.get("/docs")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "src=" not in page.text
+    described = client.get("/openapi.json").json()["paths"]
+    for path, operations in described.items():
+        for method, operation in operations.items():
+            assert f"<b>{method.upper()}</b> <code>{path}</code>" in page.text
+            assert escape(operation["description"]) in page.text
+    address = str(client.base_url).rstrip("/")
+    assert escape(f"curl --data-binary @picture.jpg '{address}/predict'") in page.text
+    assert escape(f"""curl -X DELETE '{address}/classes/{{name}}'""") in page.text
+    assert escape('{"name": "TEXT", "attributes": {"NAME": 0.5}}') in page.text
+
+
+def test_whoever_waits_too_long_is_told(
+    start: Start, classifier: ZeroShotClassifier, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is computed for who has gone."""
+    begun, go_on, predicted = Event(), Event(), []
+
+    def wait(pictures: list[Image.Image], candidates: str) -> list[Prediction]:
+        begun.set()
+        go_on.wait(30)
+        predicted.append(len(pictures))
+        return ZeroShotClassifier.predict(classifier, pictures, candidates)
+
+    monkeypatch.setattr(classifier, "predict", wait)
+    monkeypatch.setattr(service, "LONGEST", 0.5)
+    client, sent = start(), picture.read_bytes()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.post, "/predict", content=sent)
+        assert begun.wait(20)
+        second = client.post("/predict", content=sent)
+        for reply in (first.result(), second):
+            assert (reply.status_code, reply.json()["error"]) == (503, "no answer was ready in time; try again.")
+    go_on.set()
+    monkeypatch.setattr(service, "LONGEST", 60)
+    assert client.post("/predict", content=sent).status_code == 200
+    assert predicted == [1, 1]  # the first one, which had begun, and the last
 
 
 def test_too_much_is_refused_before_it_is_read(start: Start) -> None:

@@ -150,7 +150,7 @@ def test_only_the_first_process_reads_whose_a_folder_is(
     with pytest.raises(InputError, match=r"of\.json is damaged; remove .*unfinished to start"):
         Unfinished(tmp_path / "run", tiny_config, dataset)
     half_written.unlink()
-    half_written.with_name(".of.json.partial").write_text('{"another var')  # killed before the first rename
+    half_written.with_name(".partial-of.json").write_text('{"another var')  # killed before the first rename
     erpcnet.training.resume.check_folder(tmp_path / "run", overwrite=False)
     Unfinished(tmp_path / "run", tiny_config, dataset)
     assert json.loads(half_written.read_text())["another seed"] == 0

@@ -8,27 +8,37 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from erpcnet.cli.parser import Parser, add_crops, add_overwrite, add_run
+from erpcnet.errors import InputError
 from erpcnet.utils.files import output_file
 from erpcnet.utils.progress import console
 
-DESCRIPTION = "Write a run's network as a program that torch.export.load reads."
+DESCRIPTION = "Write a run's network as one file for torch.export.load or for ONNX runtimes."
+FORMATS = ("pt2", "onnx")
 
 
 def add_arguments(parser: Parser, words: Sequence[str]) -> None:
     add_run(parser)
-    parser.add_argument("--out", type=str, metavar="FILE", help="by default model.pt2 in the run's folder")
+    parser.add_argument(
+        "--format", type=str, choices=FORMATS, help="by default as the ending of --out says, or else pt2"
+    )
+    parser.add_argument("--out", type=str, metavar="FILE", help="by default model.FORMAT in the run's folder")
     add_crops(parser)
     add_overwrite(parser, "replace a file of that name")
 
 
 def run(options: Namespace) -> int:
+    from erpcnet.inference.model_file import model_path
+
+    source = model_path(options.run)
+    inputs = [source] if source == Path(options.run) else source.parent.iterdir()
+    read = (one for one in inputs if one.suffix.removeprefix(".") not in FORMATS)
+    out = options.out or source.parent / f"model.{options.format or FORMATS[0]}"
+    path = output_file(out, options.overwrite, read)
+    if path.suffix.removeprefix(".") not in ((options.format,) if options.format else FORMATS):
+        raise InputError(f"{path} must end in .{options.format or ' or .'.join(FORMATS)}.")
     from erpcnet.inference import load
     from erpcnet.inference.export import export
 
-    classifier, folder = load(options.run, "cpu", test_crops=options.crops), Path(options.run)
-    inputs = [folder] if folder.is_file() else folder.iterdir()
-    read = (path for path in inputs if path.suffix != ".pt2")
-    path = output_file(options.out or folder / "model.pt2", options.overwrite, read)
-    export(classifier, path)
+    export(load(source, "cpu", test_crops=options.crops), path)
     console.print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
     return 0

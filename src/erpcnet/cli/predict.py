@@ -6,7 +6,8 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from erpcnet.inference import Prediction, ZeroShotClassifier
 
 DESCRIPTION = "Name what is in pictures, from attributes alone."
-BATCH = 64  # pictures that are opened at once
+BATCH = 32  # pictures that are predicted at once, while as many are opened
 DRAWN = 60  # the most that one drawing holds
 NONE = "none of these"
 
@@ -80,48 +81,86 @@ def run(options: Namespace) -> int:
     candidates = read_candidates(options.classes, classifier.classes.names)
     among = _describe(classifier, candidates)
     broken: list[str] = []
-    found = _predictions(classifier, images, candidates, broken)
-    if out is not None and not options.json and picture is None:
-        with _writer(out, options.top, options.reject) as write:
-            count = sum(write(name, prediction) for name, _, prediction in found)
-        print(f"{out}: {count} pictures, among {among}")
-        return _report(broken, count)
-    kept = list(found)
-    if out is not None:
-        with _writer(out, options.top, options.reject) as write:
-            for name, _, prediction in kept:
+    table = Rows(options.top, options.reject)
+    shown: list[tuple[Image.Image, Prediction]] = []
+    count = 0
+    with ExitStack() as stack:
+        write = None if out is None else stack.enter_context(_writer(out, options.top, options.reject))
+        tell = stack.enter_context(_json_array()) if options.json else None
+        for name, opened, prediction in _predictions(classifier, images, candidates, broken):
+            count += 1
+            if write is not None:
                 write(name, prediction)
-    if picture is not None and kept:
+            if tell is not None:
+                tell(_as_json(name, prediction))
+            elif out is None or picture is not None:
+                table.add(name, prediction)
+            if picture is not None:
+                shown.append((opened, prediction))
+    if picture is not None and shown:
         from erpcnet.inference.drawing import draw_localities
 
-        shown, predictions = [one for _, one, _ in kept], [one for _, _, one in kept]
-        draw_localities(shown, predictions, [None] * len(kept), picture)
-    if options.json:
-        print(json.dumps([{"image": _plain(name), **asdict(prediction)} for name, _, prediction in kept], indent=2))
-    elif kept:
-        _print_table(kept, options.top, among, options.reject)
-    return _report(broken, len(kept))
+        draw_localities([one for one, _ in shown], [one for _, one in shown], [None] * len(shown), picture)
+    if table.rows:
+        table.print(among)
+    elif not options.json:
+        print(f"{out}: {count} pictures, among {among}" if out else "no picture could be read")
+    return _report(broken, count)
 
 
 def _predictions(
     classifier: ZeroShotClassifier, images: Sequence[str], candidates: str | list[str], broken: list[str]
 ) -> Found:
-    """Batch by batch, so that memory does not grow; what cannot be opened is told in `broken`."""
-    from erpcnet.data.images import load_image
+    """Batch by batch, so that memory does not grow; what cannot be opened is told in `broken`.
+
+    The next batch is opened while one is predicted.
+    """
     from erpcnet.utils.progress import bar
 
-    with bar("Pictures", len(images)) as advance:
-        for start in range(0, len(images), BATCH):
-            opened = []
-            for name in images[start : start + BATCH]:
-                try:
-                    opened.append((name, load_image(name)))
-                except InputError as error:
-                    broken.append(str(error))
-            predictions = classifier.predict([one for _, one in opened], candidates)
-            for (name, shown), prediction in zip(opened, predictions, strict=True):
-                yield name, shown, prediction
-            advance(len(images[start : start + BATCH]))
+    batches = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+    with bar("Pictures", len(images)) as advance, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(_open, batches[0])
+        for number, names in enumerate(batches):
+            opened = waiting.result()
+            if number + 1 < len(batches):
+                waiting = pool.submit(_open, batches[number + 1])
+            broken += [one for _, one in opened if isinstance(one, str)]
+            pictures = [(name, one) for name, one in opened if not isinstance(one, str)]
+            predictions = classifier.predict([one for _, one in pictures], candidates)
+            for (name, picture), prediction in zip(pictures, predictions, strict=True):
+                yield name, picture, prediction
+            advance(len(names))
+
+
+def _open(names: Sequence[str]) -> list[tuple[str, Image.Image | str]]:
+    """The pictures of these names, or what is wrong with them."""
+    from erpcnet.data.images import load_image
+
+    found: list[tuple[str, Image.Image | str]] = []
+    for name in names:
+        try:
+            found.append((name, load_image(name)))
+        except InputError as error:
+            found.append((name, str(error)))
+    return found
+
+
+def _as_json(name: str, prediction: Prediction) -> dict[str, Any]:
+    return {"image": _plain(name), **asdict(prediction)}
+
+
+@contextmanager
+def _json_array() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Prints what it is given as the members of one array, as they come."""
+    count = 0
+
+    def tell(value: dict[str, Any]) -> None:
+        nonlocal count
+        print("[" if not count else ",", json.dumps(value, indent=2), sep="\n", end="", flush=True)
+        count += 1
+
+    yield tell
+    print("\n]" if count else "[]")
 
 
 @contextmanager
@@ -167,19 +206,28 @@ def _describe(classifier: ZeroShotClassifier, candidates: str | list[str]) -> st
     return f"the {count} classes that were named"
 
 
-def _print_table(found: Sequence[tuple[str, Image.Image, Prediction]], top: int, among: str, reject: bool) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
+class Rows:
+    """What a table on the screen has of each picture."""
 
-    wide = Column("class", overflow="fold")
-    table = Table(Column("image", overflow="fold"), wide, "confidence", "steps", caption=f"among {among}")
-    for name, _, prediction in found:
-        answer = _answer(prediction, reject)
-        table.add_row(escape(_plain(name)), escape(answer), f"{prediction.confidence:.1%}", str(prediction.steps))
-        for label, chance in prediction.top[1:top]:
-            table.add_row("", escape(label), f"{chance:.1%}", "")
-    Console().print(table)
+    def __init__(self, top: int, reject: bool) -> None:
+        self._top, self._reject = top, reject
+        self.rows: list[tuple[str, str, str, str]] = []
+
+    def add(self, name: str, prediction: Prediction) -> None:
+        answer = _answer(prediction, self._reject)
+        self.rows.append((_plain(name), answer, f"{prediction.confidence:.1%}", str(prediction.steps)))
+        self.rows += [("", label, f"{chance:.1%}", "") for label, chance in prediction.top[1 : self._top]]
+
+    def print(self, among: str) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Column, Table
+
+        wide = Column("class", overflow="fold")
+        table = Table(Column("image", overflow="fold"), wide, "confidence", "steps", caption=f"among {among}")
+        for row in self.rows:
+            table.add_row(*map(escape, row))
+        Console().print(table)
 
 
 def _report(broken: Sequence[str], count: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from erpcnet.config.ranges import shorten
 from erpcnet.errors import InputError
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 # The largest value of an attribute row lies between these, so that its length is an ordinary number in float32.
 LEAST_VALUE, LARGEST_VALUE = 1e-9, 1e9
+LONGEST_NAME = 300  # characters of a class or an attribute
 ENOUGH_CLASSES = 20  # validation classes, of which one more or less says little
 
 
@@ -55,6 +58,26 @@ class Fold:
     val: IntArray
 
 
+def check_names(names: Sequence[object], what: str, where: str = "") -> None:
+    """Refuse names that no line can show, that are too long, or that stand there twice.
+
+    Args:
+        names: Of all classes, or of all attributes.
+        what: They are names of: "class" or "attribute".
+        where: What a complaint begins with, such as the dataset's folder.
+    """
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+            article = "an" if what == "attribute" else "a"
+            raise InputError(
+                f"{where}the name of {article} {what} is {shorten(name)}; it must be a text of up to {LONGEST_NAME} "
+                "printable characters."
+            )
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"{where}{what} '{twice[0]}' is there twice; give each a name of its own.")
+
+
 @dataclass(frozen=True)
 class ZeroShotDataset:
     """Images with class labels, a table of class attributes, and who is seen and unseen.
@@ -80,15 +103,12 @@ class ZeroShotDataset:
     def __post_init__(self) -> None:
         self._check_names()
         self._check_attributes()
+        object.__setattr__(self, "attributes", self.attributes.astype(np.float32, copy=False))
         self._check_splits()
 
     def _check_names(self) -> None:
         for what, names in (("class", self.classes), ("attribute", self.attribute_names)):
-            odd = next((name for name in names if not isinstance(name, str) or not name.strip()), None)
-            twice = [name for name, count in Counter(names).items() if count > 1]
-            if odd is not None or twice:
-                problem = f"is called {odd!r}" if odd is not None else f"'{twice[0]}' is there twice"
-                raise InputError(f"{self.root}: a {what} {problem}; give every {what} a name of its own.")
+            check_names(names, what, f"{self.root}: ")
         count = len(self.image_paths)
         labels = np.asarray(self.labels)
         if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
@@ -107,6 +127,8 @@ class ZeroShotDataset:
                 f"{self.root}: the attribute table is {self.attributes.shape}, but there are {shape[0]} classes "
                 f"and {shape[1]} attribute names; give every class one row with one value per attribute."
             )
+        if self.attributes.dtype.kind not in "fiub":
+            raise InputError(f"{self.root}: the attributes are of type {self.attributes.dtype}; they must be numbers.")
         if not np.isfinite(self.attributes).all():
             row, column = np.argwhere(~np.isfinite(self.attributes))[0]
             raise InputError(

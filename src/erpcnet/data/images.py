@@ -7,6 +7,7 @@ import os
 import stat
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -37,8 +38,8 @@ def load_image(path: str | Path, box: npt.NDArray[np.int64] | None = None) -> Im
         raise InputError(f"{_shown(path)} cannot be read ({error}).") from None
     if not stat.S_ISREG(mode):
         raise InputError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no plain file'}; give a picture file.")
-    if path.suffix.lower() in HEIC_ENDINGS:
-        _register_heif(path)
+    if path.suffix.lower() in HEIC_ENDINGS and "HEIF" not in _known_formats():
+        raise InputError(f"{path}: reading {path.suffix} files needs pip install 'erpcnet[heic]'.")
     picture = read_image(path, str(path))
     return picture if box is None else _cut(picture, box, path)
 
@@ -79,19 +80,13 @@ def image_pixels(source: BinaryIO, name: str) -> int:
 
 @cache
 def _known_formats() -> tuple[str, ...]:
-    """Those that this Pillow knows."""
+    """Those that this Pillow knows, and HEIC where the extra that reads it is installed."""
     Image.init()
-    return tuple(name for name in FORMATS if name in Image.OPEN)
-
-
-def _register_heif(path: Path) -> None:
-    """Teach Pillow HEIC, which an extra of this package reads."""
-    try:
+    with suppress(ModuleNotFoundError):
         from pillow_heif import register_heif_opener
-    except ModuleNotFoundError:
-        raise InputError(f"{path}: reading {path.suffix} files needs pip install 'erpcnet[heic]'.") from None
-    register_heif_opener()
-    _known_formats.cache_clear()
+
+        register_heif_opener()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def is_image(file: PurePosixPath) -> bool:

@@ -30,7 +30,7 @@ def attribute_auc(predicted: Tensor, has: Tensor) -> Tensor:
     for values, own in zip(predicted.double().T.contiguous(), has.T, strict=True):
         order = values.sort().values
         # The mean rank of equal values, from 1.
-        ranks = (torch.searchsorted(order, values) + torch.searchsorted(order, values, right=True) + 1) / 2
+        ranks = (torch.searchsorted(order, values) + torch.searchsorted(order, values, right=True) + 1).double() / 2
         positive = int(own.sum())
         negative = len(own) - positive
         area = (ranks[own].sum() - positive * (positive + 1) / 2) / max(positive * negative, 1)

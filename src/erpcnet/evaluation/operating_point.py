@@ -77,10 +77,19 @@ class StopChoice:
         return cls(sigma=sigma, mean_steps=numbers["mean_steps"], **counts)
 
 
+class Plainer(NamedTuple):
+    """A way to evaluate the same network with fewer extras, and the operating point that was chosen for it."""
+
+    crops: int
+    hubness: float
+    point: OperatingPoint
+
+
 class Choice(NamedTuple):
     """An operating point, and what it was chosen by.
 
-    The curve of delta and the counts of sigma, where these were chosen; and how well each attribute was read (AUC).
+    The curve of delta and the counts of sigma, where these were chosen; how well each attribute was read (AUC); and
+    the operating points without test-time augmentation, hubness correction, or both, where the run has them.
     """
 
     point: OperatingPoint
@@ -88,6 +97,7 @@ class Choice(NamedTuple):
     stop: StopChoice | None = None
     attribute_auc: dict[str, float] | None = None
     reject: RejectChoice | None = None
+    plainer: tuple[Plainer, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What validation.json holds."""
@@ -96,6 +106,7 @@ class Choice(NamedTuple):
             "sigma": None if self.stop is None else self.stop.to_json(),
             "attribute_auc": self.attribute_auc,
             "reject": None if self.reject is None else self.reject.to_json(),
+            "plainer": [{**one._asdict(), "point": one.point.to_json()} for one in self.plainer],
         }
 
 
@@ -121,12 +132,22 @@ def choose_operating_point(
     return Choice(_point(folds, sigma, delta or 0.0, "validation"), found, stop)
 
 
-def with_diagnosis(choice: Choice, folds: Sequence[EvaluationRollouts]) -> Choice:
-    """A choice with what else the validation classes tell: the threshold of rejection, and each attribute's AUC."""
+def with_diagnosis(
+    choice: Choice, folds: Sequence[EvaluationRollouts], sigma: float | None, delta: float | None, stop_loss: float
+) -> Choice:
+    """A choice with what else the validation classes tell: the threshold of rejection, each attribute's AUC, and the
+    operating points of plainer ways to evaluate; the arguments are those of `choose_operating_point`.
+    """
     point = choice.point
     reject = choose_threshold(folds, point.sigma, point.delta)
     point = replace(point, reject=None if reject is None else reject.threshold)
-    return choice._replace(point=point, reject=reject, attribute_auc=validation_auc(folds))
+    crops, hubness = folds[0].crops, folds[0].network.settings.hubness
+    plainer = []
+    for fewer, less in {(1, 0.0), (1, hubness), (crops, 0.0)} - {(crops, hubness)}:
+        found = choose_operating_point([fold.plainer(fewer, less) for fold in folds], sigma, delta, stop_loss)
+        plainer.append(Plainer(fewer, less, found.point))
+    ordered = tuple(sorted(plainer, key=lambda one: (one.crops, one.hubness)))
+    return choice._replace(point=point, reject=reject, attribute_auc=validation_auc(folds), plainer=ordered)
 
 
 def choose_on_test(

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from erpcnet.evaluation.calibration import expected_calibration_error
 from erpcnet.evaluation.gzsl import GZSLAnswers
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy, per_image_accuracy
+from erpcnet.evaluation.operating_point import Plainer
 from erpcnet.evaluation.rejection import auroc_of_unknown
 from erpcnet.evaluation.rollouts import EvaluationRollouts
 from erpcnet.evaluation.stacking import curve
 from erpcnet.model.scoring import OperatingPoint, Temperatures
+
+
+class PlainerMetrics(NamedTuple):
+    """Figures with fewer extras: see `Metrics`."""
+
+    crops: int
+    hubness: float
+    t1: float
+    u: float | None
+    s: float | None
+    h: float | None
 
 
 @dataclass(frozen=True)
@@ -24,7 +37,8 @@ class Metrics:
     `ece_all` and `mean_steps_all` are the same among all classes. Without test images of seen classes those, u, s, h
     and ausuc are None. `crops` and `hubness` say with how many crops of each image, and with which strength of the
     hubness correction. `auroc_unknown` is the AUROC of rejection: half of the unseen classes are no candidates, then
-    the other half.
+    the other half. `plainer` are the figures of the same network without test-time augmentation, hubness correction, or
+    both, where the run has them, each at an operating point of its own.
     """
 
     t1: float
@@ -50,11 +64,13 @@ class Metrics:
     t1_by_step: list[float]
     t1_global: float
     auroc_unknown: float | None = None
+    plainer: tuple[PlainerMetrics, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a sigma that never stops is null, since JSON has no infinity."""
         values = asdict(self)
         values["sigma"] = None if self.sigma == float("inf") else self.sigma
+        values["plainer"] = [one._asdict() for one in self.plainer]
         return values
 
 
@@ -90,6 +106,15 @@ def measure(rollouts: EvaluationRollouts, point: OperatingPoint, seed: int) -> M
         t1_global=t1_global,
         auroc_unknown=auroc_of_unknown(rollouts, point.sigma, point.delta),
     )
+
+
+def measure_plainer(rollouts: EvaluationRollouts, ways: Sequence[Plainer], seed: int) -> tuple[PlainerMetrics, ...]:
+    """The figures of the same network with fewer extras."""
+    found = []
+    for crops, hubness, point in ways:
+        own = measure(rollouts.plainer(crops, hubness), point, seed)
+        found.append(PlainerMetrics(crops, hubness, own.t1, own.u, own.s, own.h))
+    return tuple(found)
 
 
 def _generalised(rollouts: EvaluationRollouts, point: OperatingPoint) -> dict[str, Any]:

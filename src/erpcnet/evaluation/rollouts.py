@@ -50,6 +50,10 @@ class EvaluationRollouts:
         seen = None if self.seen is None else self.seen.each(lambda tensor: tensor[:count])
         return replace(self, seen=seen, unseen=self.unseen.each(lambda tensor: tensor[:count]))
 
+    def plainer(self, crops: int, hubness: float) -> EvaluationRollouts:
+        """The same with fewer extras: the first so many crops, and another strength of the hubness correction."""
+        return replace(self.first_crops(crops), hubness=hubness)
+
     def labels(self, split: Split) -> Tensor:
         """The true classes [N], as numbers of the dataset."""
         rows = self.dataset.test_seen if split == "seen" else self.dataset.test_unseen

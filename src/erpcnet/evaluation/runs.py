@@ -13,7 +13,7 @@ from erpcnet.data import ImageLoader, ZeroShotDataset, read_dataset
 from erpcnet.data.loader import open_loader
 from erpcnet.errors import InputError
 from erpcnet.evaluation.delta import ValidationCurve
-from erpcnet.evaluation.operating_point import StopChoice
+from erpcnet.evaluation.operating_point import Plainer, StopChoice
 from erpcnet.evaluation.protocol import Metrics, measure
 from erpcnet.evaluation.rejection import RejectChoice
 from erpcnet.evaluation.rollouts import EvaluationRollouts, rollout_test_images
@@ -76,6 +76,7 @@ class Validation(NamedTuple):
     stop: StopChoice | None
     attribute_auc: dict[str, float]
     reject: RejectChoice | None
+    plainer: tuple[Plainer, ...] = ()
 
 
 def read_validation(run: str | Path) -> Validation | None:
@@ -91,9 +92,13 @@ def read_validation(run: str | Path) -> Validation | None:
         areas = {str(name): float(area) for name, area in (stored["attribute_auc"] or {}).items()}
         told = stored["reject"]
         reject = None if told is None else RejectChoice(**{name: float(value) for name, value in told.items()})
+        plainer = tuple(
+            Plainer(int(one["crops"]), float(one["hubness"]), OperatingPoint.from_json(one["point"]))
+            for one in stored["plainer"]
+        )
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InputError(f"{path} is damaged; {remedy}.") from None
-    return Validation(curve, stop, areas, reject)
+    return Validation(curve, stop, areas, reject, plainer)
 
 
 def open_run(

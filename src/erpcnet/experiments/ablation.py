@@ -243,7 +243,8 @@ def _row(
     else:
         point = choose_on_test(rollouts, model.sigma, model.delta, stop_loss)
     metrics = measure(rollouts, point, seed).to_json()
-    by_step, _, _ = (metrics.pop(name) for name in ("t1_by_step", "temperature", "temperature_all"))  # lists
+    lists = ("t1_by_step", "temperature", "temperature_all", "plainer")
+    by_step, *_ = (metrics.pop(name) for name in lists)
     if rollouts.seen is not None:
         # What choosing delta on the test images would have given: how far the chosen one is from the best.
         metrics["h_best"] = seen_unseen_curve(rollouts, point.sigma).best()[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erpcnet.data.dataset import check_attribute_row
+from erpcnet.data.dataset import check_attribute_row, check_names
 from erpcnet.errors import InputError
 
-LONGEST_NAME = 300
 Candidates = Literal["unseen", "all"] | Sequence[str]
 Attributes = Sequence[float] | Mapping[str, float]
 
@@ -38,11 +36,7 @@ class ClassTable:
 
     def __post_init__(self) -> None:
         for what, names in (("class", self.names), ("attribute", self.attribute_names)):
-            for name in names:
-                _check_name(name, what)
-            twice = [name for name, count in Counter(names).items() if count > 1]
-            if twice:
-                raise InputError(f"{what} '{twice[0]}' is there twice.")
+            check_names(names, what)
         if self.attributes.shape != (len(self.names), len(self.attribute_names)) or self.attributes.dtype != np.float32:
             raise InputError(f"the attributes are {self.attributes.shape}; every class has a value of each attribute.")
         if self.seen.shape != (len(self.names),) or self.seen.dtype != np.bool_:
@@ -117,7 +111,7 @@ class ClassTable:
         return self.names.index(name)
 
     def _row(self, name: str, given: Attributes) -> np.ndarray:
-        _check_name(name, "class")
+        check_names([name], "class")
         if name in self.names:
             raise InputError(f"class '{name}' is known already.")
         return self._values(name, given)
@@ -144,9 +138,3 @@ class ClassTable:
             raise InputError(f"class '{name}': it needs {len(known)} numbers, one for each attribute.")
         check_attribute_row(values, name)
         return values.astype(np.float32)
-
-
-def _check_name(name: object, what: str) -> None:
-    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        article = "an" if what == "attribute" else "a"
-        raise InputError(f"the name of {article} {what} is a text of up to {LONGEST_NAME} printable characters.")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,19 +13,21 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from erpcnet.config.data import DataSettings
+from erpcnet.config.data import DataSettings, TestCrops
 from erpcnet.data.images import squeeze
 from erpcnet.data.transforms import CroppedImages, crop_for_test
 from erpcnet.errors import InputError
 from erpcnet.inference.class_table import Attributes, Candidates, ClassTable
 from erpcnet.inference.engine import Engine, Execution
+from erpcnet.inference.model_file import model_path, read_model
 from erpcnet.inference.pictures import Picture, as_list, open_picture
 from erpcnet.inference.prediction import Box, Locality, Prediction
 from erpcnet.model import Classes, ERPCNet
+from erpcnet.model.fusion import fuse
 from erpcnet.model.preprocessing import Preprocessing
 from erpcnet.model.rollout import Rollout
 from erpcnet.model.scoring import OperatingPoint, StopRule, score, stack_logits
-from erpcnet.utils.runtime import Runtime
+from erpcnet.utils.runtime import Runtime, check_device
 
 if TYPE_CHECKING:
     from erpcnet.inference.explanation import Explanation
@@ -45,6 +48,7 @@ class ZeroShotClassifier:
         seed: Of random localities (PCNet).
         execution: How batches are run (see `erpcnet.inference.Engine`).
         runtime: Precision on a GPU.
+        source: The file that the network came from, which `save_pretrained` copies.
 
     Examples:
         >>> model = erpcnet.load("runs/quickstart")
@@ -62,7 +66,9 @@ class ZeroShotClassifier:
         seed: int = 0,
         execution: Execution = "auto",
         runtime: Runtime | None = None,
+        source: Path | None = None,
     ) -> None:
+        self.source = source
         self.network, self.classes, self.data = network.eval(), classes, data
         self.runtime = runtime or Runtime()
         self.engine = Engine(self.network, execution, seed, self.runtime)
@@ -226,6 +232,72 @@ class ZeroShotClassifier:
         from erpcnet.inference.explanation import explain
 
         return explain(self, picture, candidates, against)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: Path,
+        device: str | torch.device | None = None,
+        execution: Execution = "auto",
+        test_crops: TestCrops | None = None,
+    ) -> ZeroShotClassifier:
+        """What `erpcnet.load` returns; the arguments are its own, but for the path, which is that of the file."""
+        device = check_device(device)
+        if test_crops is not None and (isinstance(test_crops, bool) or test_crops not in get_args(TestCrops)):
+            raise InputError(f"test_crops is {test_crops!r}; it must be 1, 2 or 4.")
+        model = read_model(path)
+        data = model.config.input_data
+        data = data if test_crops is None else replace(data, test_crops=test_crops)
+        runtime = Runtime.of(model.config.precision)
+        network = fuse(model.network.to(device), runtime.precision)
+        seed = model.config.seed
+        return cls(network, model.classes, data, model.point, model.preprocessing, seed, execution, runtime, path)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        revision: str | None = None,
+        token: str | None = None,
+        device: str | torch.device | None = None,
+    ) -> ZeroShotClassifier:
+        """A shared model, ready to predict: of a folder, or `OWNER/NAME` of the Hugging Face Hub.
+
+        Args:
+            name: Which.
+            revision: A branch, tag or commit on the Hub.
+            token: Of whoever may read it.
+            device: Such as `cpu` or `cuda:0`; by default a GPU if there is one.
+
+        Raises:
+            InputError: There is no such model, or it is damaged. No code comes with a model.
+
+        Examples:
+            >>> model = ZeroShotClassifier.from_pretrained("somebody/birds")
+        """
+        from erpcnet.inference.hub import fetch_pretrained
+
+        return cls.from_file(model_path(fetch_pretrained(name, revision, token)), device)
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write the model, with the classes that it knows now, and a card into a folder to share.
+
+        Examples:
+            >>> model.save_pretrained("birds")
+        """
+        from erpcnet.inference.hub import save_pretrained
+
+        return save_pretrained(self, folder)
+
+    def push_to_hub(self, name: str, private: bool | None = None, token: str | None = None) -> str:
+        """Put the model on the Hugging Face Hub as `OWNER/NAME`; returns the address.
+
+        Examples:
+            >>> model.push_to_hub("somebody/birds", private=True)
+        """
+        from erpcnet.inference.hub import push_to_hub
+
+        return push_to_hub(self, name, private, token)
 
     def _crop(self, pictures: list[Image.Image]) -> CroppedImages:
         """The pictures as the cache and the loader would give them, on the network's device."""

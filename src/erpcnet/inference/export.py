@@ -1,13 +1,17 @@
-"""A trained network as a file that torch alone can run, test-time augmentation included."""
+"""A trained network as one file for other runtimes, test-time augmentation included: torch.export's, or ONNX."""
 
 from __future__ import annotations
 
 import json
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,11 +21,15 @@ from erpcnet.errors import InputError
 from erpcnet.inference.classifier import ZeroShotClassifier
 from erpcnet.model.localities import DirectLocalities, ParallelLocalities
 from erpcnet.model.rollout import rollout
-from erpcnet.model.scoring import score
+from erpcnet.model.scoring import score, stack_logits
 from erpcnet.model.selection import default_order
+from erpcnet.utils.files import as_path, whole_file
 
-ABOUT = "about.json"  # beside the program in its file
+ABOUT = "about.json"  # beside the program in its file: an extra file of torch.export, a metadata entry of ONNX
 FIXED = ("erpcnet", "rpcnet", "globalnet", "hardnet")  # what does not select at random
+INPUTS = ("pixels", "shapes", "attributes", "seen")
+OUTPUTS = ("probabilities", "windows", "steps", "rejected")
+TRIED, ALLOWED = 8, 1e-4  # pictures that an ONNX file is tried on, and how far its probabilities may be off
 
 
 class Program(nn.Module):
@@ -42,7 +50,7 @@ class Program(nn.Module):
 
     def forward(
         self, pixels: Tensor, shapes: Tensor, attributes: Tensor, seen: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What is in pictures.
 
         Args:
@@ -53,7 +61,8 @@ class Program(nn.Module):
 
         Returns:
             Probabilities [N, C], calibrated as the run's confidence is; windows [N, T, 4] of the centre crop, left,
-            upper, right and lower as shares of the picture; and how many of them were selected [N] before it was sure.
+            upper, right and lower as shares of the picture; how many of them were selected [N] before it was sure; and
+            whether so little fits that a picture seems to be of none of the classes [N].
         """
         (classifier,), network = self._classifier, self.network
         point = classifier.point
@@ -66,39 +75,106 @@ class Program(nn.Module):
         rolled_out = rolled_out.each(lambda tensor: tensor.unflatten(0, (shown.images.shape[0], -1)))
         answers = score(network, rolled_out, classes).stopped(point.sigma)
         steps = answers.steps[0]
-        corner, extent = shown.centre[:, None, :2], shown.centre[:, None, 2:] - shown.centre[:, None, :2]
-        windows = self.windows[rolled_out.cells[0]].unflatten(2, (2, 2))
-        placed = (corner[:, :, None] + windows * extent[:, :, None]).flatten(2)
-        return point.probabilities(answers.final, seen, steps), placed, steps
+        probabilities = point.probabilities(answers.final, seen, steps)
+        largest = stack_logits(answers.final, seen, point.delta).amax(dim=1)
+        rejected = largest < (float("-inf") if point.reject is None else point.reject)
+        return probabilities, self._placed(rolled_out.cells[0], shown.centre), steps, rejected
+
+    def _placed(self, cells: Tensor, centre: Tensor) -> Tensor:
+        """The windows of cells [N, T] of the crops `centre` [N, 4], as shares of the pictures."""
+        if not self.network.steps:
+            return centre[:, None, :].new_zeros(centre.shape[0], 0, 4)
+        corner, extent = centre[:, None, :2], centre[:, None, 2:] - centre[:, None, :2]
+        windows = self.windows[cells].unflatten(2, (2, 2))
+        return (corner[:, :, None] + windows * extent[:, :, None]).flatten(2)
 
 
 def export(classifier: ZeroShotClassifier, out: str | Path) -> None:
-    """Write a program for `torch.export.load`, for any number of images and of classes, and what to know of it.
+    """Write a program for any number of images and of classes, and what to know of it.
 
     Args:
-        classifier: What `erpcnet.load` returns.
-        out: The file.
+        classifier: What `erpcnet.load` returns, on the CPU.
+        out: A .pt2 file, which `torch.export.load` reads, or an .onnx file, which is tried in onnxruntime.
 
     Raises:
-        InputError: The variant selects at random, which a file cannot.
+        InputError: The variant selects at random, which a file cannot; or the ending is another one.
 
     Examples:
-        >>> export(erpcnet.load("runs/quickstart", "cpu"), "model.pt2")
+        >>> export(erpcnet.load("runs/quickstart", "cpu"), "model.onnx")
     """
-    network, table = classifier.network, classifier.classes
+    network, path = classifier.network, as_path(out, "the output")
     if network.variant not in FIXED:
         raise InputError(f"'{network.variant}' selects at random, which a file cannot; export {', '.join(FIXED)}.")
-    device, side = next(network.parameters()).device, classifier.data.stored_size
-    pixels = torch.zeros(2, 3, side, side, dtype=torch.uint8, device=device)
-    shapes = torch.full((2, 2), float(side), device=device)
-    attributes, seen = (torch.from_numpy(one).to(device) for one in (table.attributes, table.seen))
-    program = Program(classifier).eval()
+    if path.suffix not in (".pt2", ".onnx"):
+        raise InputError(f"{path} must end in .pt2 (torch.export) or .onnx.")
+    program, about = Program(classifier).eval(), json.dumps(_about(classifier), allow_nan=False)
+    given = _drawn(classifier, 2)
     count, classes = torch.export.Dim("images", min=1), torch.export.Dim("classes", min=2)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, of weights that share memory and of what it will call otherwise
-        sizes = ({0: count}, {0: count}, {0: classes}, {0: classes})
-        exported = torch.export.export(program, (pixels, shapes, attributes, seen), dynamic_shapes=sizes)
-        torch.export.save(exported, Path(out), extra_files={ABOUT: json.dumps(_about(classifier), allow_nan=False)})
+    sizes = ({0: count}, {0: count}, {0: classes}, {0: classes})
+    with torch.no_grad(), _quiet():
+        exported = torch.export.export(program, given, dynamic_shapes=sizes)
+        with whole_file(path) as partial:
+            if path.suffix == ".pt2":
+                torch.export.save(exported, partial, extra_files={ABOUT: about})
+            else:
+                _write_onnx(exported, given, sizes, about, partial)
+                _check_onnx(partial, program, _drawn(classifier, TRIED))
+
+
+def _write_onnx(exported: Any, given: tuple[Tensor, ...], sizes: Any, about: str, path: Path) -> None:
+    """Translate an exported program."""
+    import onnxruntime  # noqa: F401 - what it needs, before the work
+    import onnxscript  # noqa: F401
+
+    found = torch.onnx.export(
+        exported,
+        given,
+        dynamo=True,
+        input_names=list(INPUTS),
+        output_names=list(OUTPUTS),
+        dynamic_shapes=sizes,
+        verbose=False,
+    )
+    assert found is not None
+    found.model.metadata_props[ABOUT] = about
+    found.save(path)
+
+
+def _check_onnx(path: Path, program: Program, given: tuple[Tensor, ...]) -> None:
+    """Refuse a file that does not answer as the network does.
+
+    Rounding may select another cell in one picture; what was translated wrongly is wrong in all of them.
+    """
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = session.run(None, {name: one.numpy() for name, one in zip(INPUTS, given, strict=True)})
+    expected = program(*given)[0].numpy()
+    off = np.abs(found[0] - expected).max(axis=1)
+    if np.median(off) > ALLOWED:
+        raise RuntimeError(f"onnxruntime's probabilities are {np.median(off):.2g} off those of torch")
+
+
+def _drawn(classifier: ZeroShotClassifier, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Inputs of a program: pictures of noise, and the classes of the run."""
+    side, table = classifier.data.stored_size, classifier.classes
+    device = next(classifier.network.parameters()).device
+    pixels = torch.randint(0, 256, (count, 3, side, side), generator=torch.Generator().manual_seed(0)).byte()
+    shapes = torch.full((count, 2), float(side))
+    attributes, seen = torch.from_numpy(table.attributes), torch.from_numpy(table.seen)
+    return pixels.to(device), shapes.to(device), attributes.to(device), seen.to(device)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the libraries' own warnings, of weights that share memory and of what they will call otherwise."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logger.setLevel(level)
 
 
 def _about(classifier: ZeroShotClassifier) -> dict[str, Any]:

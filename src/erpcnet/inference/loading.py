@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import torch
 
 from erpcnet.config.data import TestCrops
-from erpcnet.errors import InputError
 from erpcnet.inference.classifier import ZeroShotClassifier
 from erpcnet.inference.engine import Execution
-from erpcnet.inference.model_file import read_model
-from erpcnet.model.fusion import fuse
-from erpcnet.utils.runtime import Runtime, check_device
+from erpcnet.inference.model_file import model_path
 
 
 def load(
@@ -42,14 +37,4 @@ def load(
         >>> model = erpcnet.load("runs/quickstart")
         >>> model.predict("some.png").name
     """
-    device = check_device(device)
-    if test_crops is not None and (isinstance(test_crops, bool) or test_crops not in get_args(TestCrops)):
-        raise InputError(f"test_crops is {test_crops!r}; it must be 1, 2 or 4.")
-    model = read_model(run)
-    data = model.config.input_data
-    data = data if test_crops is None else replace(data, test_crops=test_crops)
-    runtime = Runtime.of(model.config.precision)
-    network = fuse(model.network.to(device), runtime.precision)
-    return ZeroShotClassifier(
-        network, model.classes, data, model.point, model.preprocessing, model.config.seed, execution, runtime
-    )
+    return ZeroShotClassifier.from_file(model_path(run), device, execution, test_crops)

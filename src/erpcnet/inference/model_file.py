@@ -68,9 +68,23 @@ def save_model(
         "seen": [int(number) for number in dataset.seen],
         "attribute_names": list(dataset.attribute_names),
     }
-    about["checksum"] = _checksum(about, state)
-    # One entry: the library writes several in any order. And written here, as it would let nobody else read the file.
-    write_atomically(path, save(state, metadata={METADATA: json.dumps(about, allow_nan=False)}))
+    # Written here, as the library would let nobody else read the file.
+    write_atomically(path, _encoded(about, state))
+
+
+def _encoded(about: dict[str, Any], state: dict[str, Tensor]) -> bytes:
+    """One entry of metadata: the library writes several in any order."""
+    told = {**about, "checksum": _checksum(about, state)}
+    return save(state, metadata={METADATA: json.dumps(told, allow_nan=False)})
+
+
+def rewrite_classes(path: Path, classes: ClassTable) -> bytes:
+    """The bytes of a stored model with other classes: added, changed or removed ones."""
+    about, state = _read_tensors(path)
+    state[CLASS_ATTRIBUTES] = torch.from_numpy(classes.attributes)
+    about["classes"] = list(classes.names)
+    about["seen"] = np.flatnonzero(classes.seen).tolist()
+    return _encoded(about, state)
 
 
 def is_model(path: Path) -> bool:
@@ -82,6 +96,15 @@ def is_model(path: Path) -> bool:
         return False
 
 
+def model_path(run: str | Path) -> Path:
+    """The file of a run's model, given as a folder or as the file itself."""
+    path = as_path(run, "the run")
+    path = path if path.is_file() else path / MODEL
+    if not path.is_file():
+        raise InputError(f"{path} is not there; give the folder that `erpcnet train --out` made.")
+    return path
+
+
 def read_model(run: str | Path) -> StoredModel:
     """Read the model of a run.
 
@@ -91,10 +114,7 @@ def read_model(run: str | Path) -> StoredModel:
     Raises:
         InputError: It is not there, of another version, or damaged.
     """
-    path = as_path(run, "the run")
-    path = path if path.is_file() else path / MODEL
-    if not path.is_file():
-        raise InputError(f"{path} is not there; give the folder that `erpcnet train --out` made.")
+    path = model_path(run)
     try:
         about, state = _read_tensors(path)
         return _stored_model(about, state)

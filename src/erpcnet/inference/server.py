@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from erpcnet import __version__
 from erpcnet.errors import InputError
+from erpcnet.inference.api_page import api_page
 from erpcnet.inference.service import LARGEST, LONGEST, BusyError, Service
 
 SMALL = 2**20  # bytes of what is no picture
@@ -119,6 +120,12 @@ class Health(BaseModel):
     version: str = __version__
 
 
+POLICY = {
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "script-src 'self' 'unsafe-inline'; img-src 'self' blob: data:"
+}
+# Pages and descriptions, which a browser opens without a token.
+OPEN = ("/", "/health", "/docs", "/openapi.json")
 WRONG: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem} for status in (400, 401, 403, 404, 408, 411, 413, 422, 503)
 }
@@ -134,7 +141,8 @@ def create_app(
         host: What is listened on. On loopback only this machine's names for itself are answered; elsewhere addresses,
             the machine's own name and `allowed_hosts`: a page of a stranger that is bound to another name is refused.
         allowed_hosts: Further names.
-        token: What requests must bring as `Authorization: Bearer TOKEN`, but for the page itself and /health.
+        token: What requests must bring as `Authorization: Bearer TOKEN`, but for the pages, their description and
+            /health.
     """
 
     @asynccontextmanager
@@ -142,7 +150,9 @@ def create_app(
         yield
         service.close()
 
-    app = FastAPI(title="ERPCNet", version=__version__, lifespan=lifespan, responses=WRONG, redoc_url=None)
+    app = FastAPI(
+        title="ERPCNet", version=__version__, lifespan=lifespan, responses=WRONG, docs_url=None, redoc_url=None
+    )
     names = {*LOOPBACK, *(() if host in LOOPBACK else (socket.gethostname().lower(),)), *map(str.lower, allowed_hosts)}
 
     @app.middleware("http")
@@ -163,6 +173,10 @@ def create_app(
     async def of_load(_request: Request, _error: BusyError) -> Response:
         return JSONResponse({"error": "too many pictures wait; try again."}, 503, {"Retry-After": "1"})
 
+    @app.exception_handler(TimeoutError)
+    async def of_time(_request: Request, _error: TimeoutError) -> Response:
+        return JSONResponse({"error": "no answer was ready in time; try again."}, 503, {"Retry-After": "1"})
+
     @app.exception_handler(HTTPException)
     @app.exception_handler(404)
     @app.exception_handler(405)
@@ -180,8 +194,11 @@ def create_app(
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> Response:
         body = files("erpcnet.inference").joinpath("demo.html").read_bytes()
-        policy = "default-src 'self'; style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-inline'; "
-        return HTMLResponse(body, headers={"Content-Security-Policy": policy + "img-src 'self' blob: data:"})
+        return HTMLResponse(body, headers=POLICY)
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(api_page(app.openapi(), str(request.base_url).rstrip("/")), headers=POLICY)
 
     @app.get("/health")
     async def health() -> Health:
@@ -286,7 +303,7 @@ def _is_address(name: str) -> bool:
 
 
 def _unauthorised(request: Request, token: str | None) -> tuple[int, str] | None:
-    if token is None or request.url.path in ("/", "/health"):
+    if token is None or request.url.path in OPEN:
         return None
     brought = request.headers.get("authorization", "").removeprefix("Bearer ")
     if hmac.compare_digest(brought.encode(), token.encode()):

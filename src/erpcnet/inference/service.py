@@ -108,6 +108,7 @@ class Service:
         Raises:
             InputError: It is no picture, or there are no such candidates.
             BusyError: Too many wait.
+            TimeoutError: There was no answer in time.
         """
         if candidates not in ("unseen", "all"):
             raise InputError("candidates are 'unseen' or 'all'.")
@@ -120,7 +121,11 @@ class Service:
                 self._jobs.put_nowait(job)
             except queue.Full:
                 raise BusyError from None
-            found = job.found.result(timeout=LONGEST)
+            try:
+                found = job.found.result(timeout=LONGEST)
+            except TimeoutError:
+                job.found.cancel()  # nobody waits for it any more
+                raise
         return {**asdict(found), "evidence": _top_evidence(found), "width": shown.width, "height": shown.height}
 
     def classes(self) -> list[dict[str, Any]]:
@@ -170,6 +175,7 @@ class Service:
                     ahead.append(job)
             same = [job for job in ahead if job.candidates == ahead[0].candidates]
             ahead = [job for job in ahead if job not in same]
+            same = [job for job in same if job.found.set_running_or_notify_cancel()]
             if same:
                 self._predict(same)
 

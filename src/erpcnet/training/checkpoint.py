@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from erpcnet.utils.files import whole_file
 from erpcnet.utils.progress import console
 
 MAGIC = b"erpcnet checkpoint 1\n"
@@ -103,16 +104,15 @@ class Checkpoint:
         torch.save(stored, file)
         content = file.getvalue()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".partial")
-        with partial.open("wb") as out:
-            out.write(MAGIC + zlib.crc32(content).to_bytes(4, "big"))
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        # Whoever is killed in between leaves the old one under its second name.
-        if self._path.is_file():
-            self._path.replace(_previous(self._path))
-        partial.replace(self._path)
+        with whole_file(self._path) as partial:
+            with partial.open("wb") as out:
+                out.write(MAGIC + zlib.crc32(content).to_bytes(4, "big"))
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            # Whoever is killed in between leaves the old one under its second name.
+            if self._path.is_file():
+                self._path.replace(_previous(self._path))
 
 
 def _previous(path: Path) -> Path:

@@ -50,7 +50,10 @@ class Embeddings:
     def _network(self) -> ERPCNet:
         """What makes the embeddings; its heads are not used."""
         config, device = self._config, self._loader.device
-        network = ERPCNet(config.model, len(self._dataset.attribute_names), config.data.image_size, config.variant)
+        # As the network that is trained begins, and without drawing from what training draws from.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            network = ERPCNet(config.model, len(self._dataset.attribute_names), config.data.image_size, config.variant)
         return fuse(network.eval().to(device).to(memory_format=torch.channels_last), self._runtime.precision)
 
     @cached_property
@@ -70,6 +73,7 @@ class Embeddings:
         with self._runtime.autocast():
             return build_table(self._network, crops, (settings.crops - 1, len(train)), "Embeddings of random crops")
 
-    def _places(self, ordered: IntArray, rows: IntArray) -> Tensor:
-        """Where these rows stand among ordered ones."""
-        return torch.from_numpy(np.searchsorted(ordered, rows)).to(self._loader.device)
+    def _places(self, among: IntArray, rows: IntArray) -> Tensor:
+        """Where these rows stand in `among`, in whatever order that is."""
+        order = np.argsort(among)
+        return torch.from_numpy(order[np.searchsorted(among, rows, sorter=order)]).to(self._loader.device)

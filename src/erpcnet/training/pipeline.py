@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from erpcnet.data import ZeroShotDataset
-from erpcnet.evaluation.operating_point import Choice, choose_on_test, choose_operating_point, with_diagnosis
-from erpcnet.evaluation.protocol import Metrics, measure
+from erpcnet.evaluation.operating_point import (
+    Choice,
+    Plainer,
+    choose_on_test,
+    choose_operating_point,
+    with_diagnosis,
+)
+from erpcnet.evaluation.protocol import Metrics, measure, measure_plainer
 from erpcnet.evaluation.rollouts import EvaluationRollouts, build_test_tables, rollout_images, rollout_tables
 from erpcnet.model import ERPCNet, OperatingPoint
 from erpcnet.model.locality_tables import LocalityTable
@@ -113,17 +120,20 @@ def select_operating_point(
         named = None if checkpoints is None else checkpoints(f"validation{number}")
         rollouts.append(rollout_test(context, train_network(context, fold, log, named), fold))
     choice = choose_operating_point(rollouts, model.sigma, model.delta, evaluation.stop_loss)
-    choice = with_diagnosis(choice, rollouts)
+    choice = with_diagnosis(choice, rollouts, model.sigma, model.delta, evaluation.stop_loss)
     for found in (choice.stop, choice.curve, choice.reject):
         if found is not None:
             console.print(found.describe(), soft_wrap=True)
     return choice
 
 
-def evaluate(context: Context, network: ERPCNet, point: OperatingPoint | None) -> tuple[Metrics, OperatingPoint]:
+def evaluate(
+    context: Context, network: ERPCNet, point: OperatingPoint | None, plainer: Sequence[Plainer] = ()
+) -> tuple[Metrics, OperatingPoint]:
     """The figures on the test images, with the operating point used; without one, it is chosen there (`test`)."""
     rollouts = rollout_test(context, network.to(context.device), context.dataset)
     if point is None:
         model, stop_loss = context.config.model, context.config.evaluation.stop_loss
         point = choose_on_test(rollouts, model.sigma, model.delta, stop_loss)
-    return measure(rollouts, point, context.config.seed), point
+    metrics = measure(rollouts, point, context.config.seed)
+    return replace(metrics, plainer=measure_plainer(rollouts, plainer, context.config.seed)), point

@@ -58,7 +58,7 @@ def check_folder(out: Path, overwrite: bool) -> None:
 
 def _begun(path: Path) -> bool:
     """Whether this is what a training that was killed in its first moments left."""
-    return path.name == LOCK or path.name.startswith(f".{OF}")
+    return path.name == LOCK or path.name.startswith(f".partial-{OF}")
 
 
 class Unfinished:

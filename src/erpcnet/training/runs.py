@@ -23,6 +23,7 @@ from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.errors import InputError
 from erpcnet.evaluation.protocol import Metrics
+from erpcnet.evaluation.runs import read_validation
 from erpcnet.inference.examples import draw_examples
 from erpcnet.inference.loading import load
 from erpcnet.inference.model_file import MODEL, save_model
@@ -107,8 +108,10 @@ def _train(context: Context, out: Path, unfinished: Unfinished) -> Metrics:
     log = Log(out / "logs" if main else None)
     log.text("config", config.to_yaml())
     network = train_network(context, read, log, unfinished.checkpoints("final"))
-    metrics, point = evaluate(context, network, point)
-    log.scalars("test", {name: v for name, v in metrics.to_json().items() if isinstance(v, float)}, 0)
+    validation = read_validation(out) if main else None
+    (plainer,) = broadcast_object_list([() if validation is None else validation.plainer])
+    metrics, point = evaluate(context, network, point, plainer)
+    log.scalars("test", {name: value for name, value in metrics.to_json().items() if isinstance(value, float)}, 0)
     if main:
         save_model(out / MODEL, network, read, config, point, context.loader.preprocessing)
         write_json(out / METRICS, {**metrics.to_json(), "data": str(read.root.resolve())}, indent=2)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,26 @@ def write_atomically(path: Path, content: bytes) -> None:
         path: The file; its folder must exist.
         content: All of its bytes.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
+    with whole_file(path) as partial, partial.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    partial.replace(path)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write to, of the same ending, which takes its place once all went well.
+
+    Examples:
+        >>> with whole_file(Path("model.onnx")) as partial:
+        ...     save(partial)
+    """
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, values: Any, indent: int | None = None) -> None:
