@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from PIL import Image
 
 import erpcnet
 from erpcnet.cli import main
+from erpcnet.cli.parser import USUAL
 from erpcnet.config import TestCrops, describe_preset, list_presets, load_config
 from erpcnet.config.config import DEFAULTS
 from erpcnet.data.images import load_image, squeeze
@@ -22,6 +24,7 @@ from erpcnet.data.transforms import CroppedImages, resample
 from erpcnet.errors import InputError
 from erpcnet.evaluation.runs import open_run
 from erpcnet.evaluation.tables import print_metrics
+from erpcnet.experiments.reference import list_settings
 from erpcnet.model.scoring import stack_logits
 from erpcnet.training.context import create_network
 
@@ -492,6 +495,19 @@ def test_help_shows_the_values_of_the_preset_asked_for(capsys: pytest.CaptureFix
     assert "Passes over the training images. (type: int, default: 16)" in told
     assert "--data.image_size" in told
     assert "--model CONFIG" not in told  # flags for whole groups
+
+
+def test_help_is_short_and_help_all_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {f"--{one.name}" for one in list_settings()}
+
+    def shown(flag: str) -> set[str]:
+        assert main(["train", flag]) == 0
+        return set(re.findall(r"^  (--[\w.-]+)", capsys.readouterr().out, re.MULTILINE))
+
+    short, whole = shown("--help"), shown("--help-all")
+    assert short & settings == {f"--{name}" for name in USUAL}
+    assert whole == short | settings
+    assert {"--config", "--dataset", "--out", "--help-all"} <= short
 
 
 def test_presets_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:

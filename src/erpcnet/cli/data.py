@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from jsonargparse import Namespace
 
@@ -16,7 +17,7 @@ DESCRIPTION = "Make, start and check datasets."
 def add_arguments(parser: Parser, words: Sequence[str]) -> None:
     actions = parser.add_subcommands(dest="action", title="actions", metavar="ACTION")
     make = Parser(description="Draw an embedded dataset.")
-    make.add_argument("name", type=str, choices=("creatures",))
+    make.add_argument("name", type=Literal["creatures"])
     make.add_argument("folder", type=str)
     make.add_argument("--seed", type=int, help="decides every pixel; by default that of the committed results")
     actions.add_subcommand("make", make, help="draw an embedded dataset")

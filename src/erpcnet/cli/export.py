@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 from jsonargparse import Namespace
 
@@ -13,14 +14,13 @@ from erpcnet.utils.files import output_file
 from erpcnet.utils.progress import console
 
 DESCRIPTION = "Write a run's network as one file for torch.export.load or for ONNX runtimes."
-FORMATS = ("pt2", "onnx")
+Format = Literal["pt2", "onnx"]
+FORMATS: tuple[str, ...] = get_args(Format)
 
 
 def add_arguments(parser: Parser, words: Sequence[str]) -> None:
     add_run(parser)
-    parser.add_argument(
-        "--format", type=str, choices=FORMATS, help="by default as the ending of --out says, or else pt2"
-    )
+    parser.add_argument("--format", type=Format, help="by default as the ending of --out says, or else pt2")
     parser.add_argument("--out", type=str, metavar="FILE", help="by default model.FORMAT in the run's folder")
     add_crops(parser)
     add_overwrite(parser, "replace a file of that name")

@@ -7,9 +7,9 @@ import re
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_parsing_settings
 
 from erpcnet.config import Config, list_presets, measured_backbone, read_values
 from erpcnet.config.config import flatten
@@ -19,6 +19,19 @@ from erpcnet.utils.progress import console
 set_parsing_settings(docstring_parse_attribute_docstrings=True, add_print_completion_argument=True)
 
 DEFAULT_PRESET = "photos"
+# The settings that `--help` shows; `--help-all` shows every one.
+USUAL = (
+    "variant",
+    "seed",
+    "model.backbone.name",
+    "model.backbone.weights",
+    "data.image_size",
+    "data.test_crops",
+    "stage1.epochs",
+    "stage1.batch_size",
+    "stage2.epochs",
+    "evaluation.folds",
+)
 # What jsonargparse says of values that do not fit, and how a person would.
 PLAINLY = {
     r'Parser key "([^"]+)": Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)': r"\1 is '\3'; it must be one of \2",
@@ -46,11 +59,49 @@ class Command(NamedTuple):
     help: str
 
 
+class HelpFormatter(DefaultHelpFormatter):
+    """Says a flag's default where it has one, and its type where neither the default nor the name tells it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = super()._get_help_string(action)
+        plain = self._get_type_str(action) == "str" or str(action.metavar).startswith("{")
+        if plain or action.required or action.default is not None:
+            text = re.sub(r"(required, )?type: %\(type\)s(, )?", "", text)
+        if action.nargs == 0 or action.default in (None, ""):
+            text = re.sub(r"(, )?default: %\(default\)s", "", text)
+        return text.replace(" ()", "")
+
+
 class Parser(ArgumentParser):
     """jsonargparse whose complaints are exceptions, and which takes whole flags only."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(exit_on_error=False, allow_abbrev=False, **options)
+        super().__init__(exit_on_error=False, allow_abbrev=False, formatter_class=HelpFormatter, **options)
+        self.rarely_used: list[argparse.Action] = []
+
+    def format_help(self, *options: Any, **named: Any) -> str:
+        """What `--help` shows: all but what few people set."""
+        texts = [action.help for action in self.rarely_used]
+        for action in self.rarely_used:
+            action.help = SUPPRESS
+        try:
+            more = f"\n{len(texts)} more settings: {self.prog} --help-all\n" if texts else ""
+            return f"{super().format_help(*options, **named)}{more}"
+        finally:
+            for action, text in zip(self.rarely_used, texts, strict=True):
+                action.help = text
+
+
+class HelpAll(argparse.Action):
+    """`--help-all`: what `--help` shows, and what it leaves out."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None, **_: Any) -> None:
+        super().__init__(option_strings, SUPPRESS, nargs=0, default=SUPPRESS, help=help)
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        parser.rarely_used.clear()
+        parser.print_help()
+        parser.exit()
 
 
 def add_run(parser: Parser) -> None:
@@ -64,8 +115,7 @@ def add_dataset(parser: Parser) -> None:
 def add_crops(parser: Parser) -> None:
     parser.add_argument(
         "--crops",
-        type=int,
-        choices=(1, 2, 4),
+        type=Literal[1, 2, 4],
         help="test-time augmentation: crops of each picture; by default as many as sigma and delta were chosen for",
     )
 
@@ -113,6 +163,7 @@ def add_json(parser: Parser, what: str) -> None:
 def add_config(parser: Parser, words: Sequence[str]) -> None:
     """`--config`, `--dataset` and a flag for every setting, whose defaults are those of the preset in `words`."""
     parser.usage = f"{parser.prog} [--config PRESET_OR_YAML] [--dataset DIR] [--out OUT] [--SETTING VALUE ...]"
+    parser.add_argument("--help-all", action=HelpAll, help="show every setting, and exit")
     parser.add_argument(
         "--config",
         type=str,
@@ -123,6 +174,7 @@ def add_config(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("--dataset", type=str, default="data", metavar="DIR", help="folder of the dataset")
     parser.add_class_arguments(Config, None)
     _hide_groups(parser)
+    parser.rarely_used = _rarely_used(parser)
     if words:
         first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         first.add_argument("--config", default=DEFAULT_PRESET)
@@ -136,6 +188,12 @@ def _hide_groups(parser: Parser) -> None:
     for action in parser._actions:
         if any(other.startswith(f"{flag}.") for flag in action.option_strings for other in flags):
             action.help = SUPPRESS
+
+
+def _rarely_used(parser: Parser) -> list[argparse.Action]:
+    """The flags of settings that few people change."""
+    rare = {f"--{name}" for name in flatten(Config().to_values()) if name not in USUAL}
+    return [action for action in parser._actions if action.help != SUPPRESS and rare & set(action.option_strings)]
 
 
 def config_of(options: Namespace) -> Config:

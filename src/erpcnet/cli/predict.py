@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import Namespace
 
@@ -44,7 +44,7 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
     add_run(parser)
     parser.add_argument("images", type=str, nargs="+", help="picture files, folders of them, patterns such as '*.jpg'")
     add_candidates(parser)
-    parser.add_argument("--top", type=int, default=1, choices=(1, 2, 3, 4, 5), help="how many classes to name of each")
+    parser.add_argument("--top", type=Literal[1, 2, 3, 4, 5], default=1, help="how many classes to name of each")
     parser.add_argument(
         "--reject",
         action="store_true",

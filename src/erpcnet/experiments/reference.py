@@ -104,7 +104,7 @@ def commands_page() -> str:
     parts = [f"```\n{overview}\n```"]
     for name in names:
         text = _help(name)
-        parts.append(f"## erpcnet {name}\n\n```\n{_without_settings(text) if '--stage1.lr' in text else text}\n```")
+        parts.append(f"## erpcnet {name}\n\n```\n{_without_settings(text) if '--stage1.epochs' in text else text}\n```")
     return "\n\n".join(parts)
 
 
