@@ -315,13 +315,13 @@ def test_bad_input_is_one_sentence_and_exit_code_two(
         (["fly"], "invalid choice: 'fly'"),
         (["evaluate", "nowhere"], "nowhere/model.safetensors is not there"),
         (["predict", "nowhere", "a.png"], "nowhere/model.safetensors is not there"),
-        (["data", "make", "unicorns", "x"], "invalid choice: 'unicorns'"),
+        (["data", "make", "unicorns", "x"], "name is 'unicorns'; it must be one of 'creatures'"),
         (["data", "check", "nowhere"], "nowhere is not a folder"),
         (["train", "--dataset"], "expected one argument"),
         (["train", "--data", "photos"], "the folder of the dataset is --dataset DIR"),
         (["evaluate", "run", "--data=photos"], "the folder of the dataset is --dataset DIR"),
         (["evaluate"], "required"),
-        (["predict", "run", "a.png", "--crops", "3"], "invalid choice: 3"),
+        (["predict", "run", "a.png", "--crops", "3"], "crops is '3'; it must be one of 1, 2, 4"),
     ],
 )
 def test_other_commands_complain_in_the_same_way(
@@ -492,7 +492,7 @@ def test_what_is_no_model_is_named(tmp_path: Path, run: Path) -> None:
 def test_help_shows_the_values_of_the_preset_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--config", "cub", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "Passes over the training images. (type: int, default: 16)" in told
+    assert "Passes over the training images. (default: 16)" in told
     assert "--data.image_size" in told
     assert "--model CONFIG" not in told  # flags for whole groups
 

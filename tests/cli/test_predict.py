@@ -79,7 +79,7 @@ def test_the_table_names_the_likeliest(run: Path, photos: Path, capsys: pytest.C
                 assert float(cell[2].rstrip("%")) == pytest.approx(100 * chance, abs=0.2)
         assert "among all 9 classes, 4 of which were never seen in training" in told
     assert main(["predict", str(run), str(photos), "--top", "6"]) == 2
-    assert "--top: invalid choice: 6" in capsys.readouterr().err
+    assert "top is '6'; it must be one of 1, 2, 3, 4, 5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
