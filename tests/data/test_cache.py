@@ -18,6 +18,7 @@ from erpcnet.data.cache import FOLDER
 from erpcnet.data.creatures import make_creatures
 from erpcnet.data.loader import _copy_to
 from erpcnet.errors import InputError
+from erpcnet.utils.processes import Share
 
 
 @pytest.fixture
@@ -80,11 +81,12 @@ def test_an_epoch_loads_every_row_once(root: Path) -> None:
     batches = list(loader.epoch(dataset.train, 6, generator))
     rows = torch.cat([batch.rows for batch in batches])
     assert sorted(rows.tolist()) == sorted(dataset.train.tolist())
-    parts = [list(loader.epoch(dataset.train, 6, torch.Generator().manual_seed(0), share=(r, 2))) for r in (0, 1)]
-    for batch, left, right in zip(batches, *parts, strict=True):
-        assert torch.equal(batch.rows[0::2], left.rows)
-        assert torch.equal(batch.rows[1::2], right.rows)
-        torch.testing.assert_close(batch.images[1::2], right.images)
+    shares = [Share(rank, 4) for rank in range(4)]  # 6 images: 1, 2, 1 and 2
+    parts = [list(loader.epoch(dataset.train, 6, torch.Generator().manual_seed(0), share=share)) for share in shares]
+    for batch, *own in zip(batches, *parts, strict=True):
+        assert [len(part.rows) for part in own] == [1, 2, 1, 2]
+        assert torch.equal(batch.rows, torch.cat([part.rows for part in own]))
+        torch.testing.assert_close(batch.images, torch.cat([part.images for part in own]))
 
 
 def test_a_killed_build_is_cleaned_up(root: Path) -> None:

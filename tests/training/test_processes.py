@@ -1,38 +1,154 @@
+"""Several processes do what one does: batches that are shared, tables that each computes a part of, whole trainings."""
+
 from __future__ import annotations
 
+import copy
 import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
 
-from erpcnet.model import create_backbone
+from conftest import small_network
+from erpcnet.config import BackboneSettings, JointSettings, ModelSettings, Stage1Settings
+from erpcnet.data import Batch
+from erpcnet.errors import InputError
+from erpcnet.model import ERPCNet
+from erpcnet.model.heads import SwapRows
+from erpcnet.model.locality_tables import FILLED, build_table
+from erpcnet.training.losses import Stage1Loss
+from erpcnet.training.shared_batches import share_batches, work_alone
+from erpcnet.training.stage1 import _own_part, mix
+from erpcnet.utils.processes import BatchPart, Share
+from trust import processes as campaign
+from trust.cases import draw_tiny
+
+PROCESSES, COUNT = 3, 8  # 8 images: 2, 3 and 3
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(creatures: Path, tmp_path: Path) -> None:
-    """But for norms that are not frozen, whose statistics are of each process's own images; and Adam's steps would
-    make much of what rounding makes of gradients that are nearly 0.
-    """
-    arguments = [
-        *("-m", "erpcnet", "train", "--config", "creatures", "--dataset", str(creatures), "--variant", "globalnet"),
-        *("--data.image_size", "64", "--stage1.epochs", "2", "--stage1.batch_size", "16"),
-        *("--stage1.optimizer", "sgd", "--stage1.lr", "0.05"),
-        *("--stage1.freeze_norms", "true", "--model.sigma", "1", "--model.delta", "0.5"),
-    ]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    for name, start in (("one", [sys.executable]), ("two", launch)):
-        command = [*start, *arguments, "--out", str(tmp_path / name)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    assert {path.name for path in (tmp_path / "one").iterdir()} == {path.name for path in (tmp_path / "two").iterdir()}
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, atol=1e-5, rtol=1e-4, msg=name)
-    before = create_backbone("small", "default").last.get_parameter("0.residual.0.weight")
-    moved = two["backbone.last.0.residual.0.weight"] - before
-    assert moved.abs().max() > 1e-3
+def test_processes_share_a_batch_as_if_one_had_it(tmp_path: Path) -> None:
+    """Everything that is checked runs in the same three processes, since these take seconds to start."""
+    mp.spawn(_process, args=(str(tmp_path / "meet"),), nprocs=PROCESSES)
+
+
+def _process(rank: int, meet: str) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=PROCESSES)
+    share = Share.of_process()
+    assert share == Share(rank, PROCESSES)
+    _check_gradients(BatchPart(share, COUNT))
+    _check_next_rows(BatchPart(share, COUNT))
+    _check_swaps(BatchPart(share, COUNT))
+    _check_tables(share)
+    own = {number: f"of {number}" for number in range(7) if share.owns(number)}
+    assert share.exchange(own) == [f"of {number}" for number in range(7)]
+    dist.destroy_process_group()
+
+
+def _check_gradients(part: BatchPart) -> None:
+    """Against the same loss of the whole batch: norms that learn, dropout, and rows that are dropped or swapped."""
+    torch.manual_seed(0)
+    joint = JointSettings(global_swap=0.5, global_dropout=0.3)
+    settings = ModelSettings(BackboneSettings("small", "none"), dropout=0.3, joint=joint, steps=2)
+    network = ERPCNet(settings, 7, 64, "pcnet").train()
+    shared = copy.deepcopy(network)
+    images, cells = torch.randn(COUNT, 3, 64, 64), torch.arange(COUNT)[:, None].repeat(1, 2) % 4
+    labels, phi = torch.arange(COUNT) % 5, torch.randn(5, 7)
+    torch.manual_seed(1)
+    expected = Stage1Loss(network, Stage1Settings())(images, cells, labels, phi)
+    expected["total"].backward()
+    share_batches(shared, part)
+    torch.manual_seed(1)
+    found = Stage1Loss(shared, Stage1Settings())(images[part.own], cells[part.own], labels[part.own], phi)
+    (found["total"] * part.weight).backward()
+    total = part.sum(found["total"].detach() * part.weight) / PROCESSES
+    torch.testing.assert_close(total, expected["total"].detach(), atol=1e-4, rtol=1e-4)
+    for (name, one), other in zip(shared.named_parameters(), network.parameters(), strict=True):
+        if other.grad is None:
+            assert one.grad is None, name
+            continue
+        assert one.grad is not None
+        mean = part.sum(one.grad) / PROCESSES  # as DistributedDataParallel has it
+        scale = float(other.grad.abs().max())
+        assert float((mean - other.grad).abs().max()) <= 1e-3 * scale + 1e-6, name
+    for (name, here), there in zip(shared.named_buffers(), network.buffers(), strict=True):
+        torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-4, msg=name)
+    work_alone(shared)
+    assert not any("forward" in vars(module) for module in shared.modules())
+
+
+def _check_next_rows(part: BatchPart) -> None:
+    images, targets = torch.arange(COUNT * 2.0).view(COUNT, 2), torch.eye(COUNT)
+    expected = mix(images, targets, 0.3)
+    found = mix(images[part.own], targets[part.own], 0.3, part)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other[part.own])
+
+
+def _check_swaps(part: BatchPart) -> None:
+    """By a row of another process, through which the gradient goes."""
+    rows = torch.arange(COUNT * 3.0).view(COUNT, 3).cos()
+    swap = nn.Sequential(SwapRows(1.0)).train()
+    expected = swap(rows)
+    share_batches(swap, part)
+    own = rows[part.own].requires_grad_()
+    found = swap(own)
+    assert torch.equal(found, expected[part.own])
+    found.sum().backward()
+    times = torch.zeros(COUNT)
+    for row in expected:
+        times += (rows == row).all(dim=1)
+    assert own.grad is not None
+    assert torch.equal(own.grad[:, 0], times[part.own])  # as often as it stands in another's place
+
+
+def _check_tables(share: Share) -> None:
+    """To the bit: every batch is computed by one of them."""
+    torch.manual_seed(2)
+    network = small_network("erpcnet", attributes=7).eval()
+    images = torch.randn(7, 3, 64, 64)
+    seen: list[int] = []
+
+    def batches() -> list[Batch]:
+        def cut(rows: Tensor) -> Tensor:
+            seen.extend(rows.tolist())
+            return images[rows]
+
+        return [Batch(partial(cut, rows), rows) for rows in torch.arange(7).split(2)]
+
+    alone = build_table(network, [batches(), batches()], (2, 7))
+    assert seen == [*range(7), *range(7)]
+    seen.clear()
+    together = build_table(network, [batches(), batches()], (2, 7), share=share)
+    assert len(seen) < 9  # of 14: its own, and the first batch, which tells how large the table is
+    assert torch.equal(together.rows, alone.rows)
+    assert all(torch.equal(getattr(together, name), getattr(alone, name)) for name in FILLED)
+
+
+def test_shares_are_all_of_the_work_once() -> None:
+    for processes in range(1, 6):
+        shares = [Share(rank, processes) for rank in range(processes)]
+        for count in range(12):
+            rows = [row for share in shares for row in range(count)[share.part(count)]]
+            assert rows == list(range(count))
+            assert [sum(share.owns(number) for share in shares) for number in range(count)] == [1] * count
+
+
+def test_a_batch_smaller_than_the_processes_is_refused() -> None:
+    with pytest.raises(InputError, match="3 processes cannot share batches of 2 images; start fewer, or raise"):
+        _own_part(Share(1, 3), 2)
+    assert _own_part(Share(0, 1), 2) is None
+
+
+@pytest.mark.slow
+def test_two_processes_end_as_one(tmp_path: Path) -> None:
+    """A whole training with validation, by the campaign that has more of them."""
+    row = campaign.same_figures(tmp_path, draw_tiny(tmp_path / "creatures"), seed=3, processes=(2,))
+    assert row.problems == []
+    assert row.held == row.tried == 1

@@ -6,11 +6,11 @@ crop taken later is undistorted (see `transforms`). Nothing is cut off that a cr
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import json
 import os
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from filelock import FileLock
 from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.data.images import load_image, squeeze
 from erpcnet.errors import InputError
+from erpcnet.utils.files import read_json, write_json
 from erpcnet.utils.progress import track
 
 FORMAT = 1  # raise it when the stored layout changes
@@ -49,14 +50,41 @@ def open_cache(dataset: ZeroShotDataset, size: int, workers: int | None = None) 
             f"{folder} cannot be made ({error.strerror}); set ERPCNET_CACHE to a folder where decoded images may lie."
         ) from None
     key = fingerprint(dataset, size)
-    done = folder / f"{key}.json"
-    # Two processes that start at once: one builds, the other waits and then reads.
-    with FileLock(folder / f"{key}.lock"):
-        if not done.is_file():
-            _build(dataset, size, folder, key, workers)
-            _forget_others(folder, key, dataset.name, size)
-        shapes = np.asarray(json.loads(done.read_text())["shapes"], dtype=np.float32)
-        return ImageCache(np.load(folder / f"{key}.npy", mmap_mode="r"), shapes)
+    count = len(dataset.image_paths)
+    cache = _read(folder, key, count, size)
+    if cache is not None:
+        return cache
+    try:
+        # Two processes that start at once: one builds, the other waits and then reads.
+        with FileLock(folder / f"{key}.lock"):
+            cache = _read(folder, key, count, size)
+            if cache is None:
+                _build(dataset, size, folder, key, workers)
+                _forget_others(folder, key, dataset.name, size)
+                cache = _read(folder, key, count, size)
+    except PermissionError as error:
+        raise InputError(
+            f"{folder} cannot be written to ({error.strerror}); set ERPCNET_CACHE to a folder where decoded images may "
+            "lie."
+        ) from None
+    if cache is None:
+        raise InputError(f"{folder} does not keep what is written to it; set ERPCNET_CACHE to another folder.")
+    return cache
+
+
+def _read(folder: Path, key: str, count: int, size: int) -> ImageCache | None:
+    """What was built, if all of it is there; what is damaged, or another user's alone, is built again."""
+    stored = folder / f"{key}.npy"
+    try:
+        note = read_json(folder / f"{key}.json", "it is built again")
+        shapes = np.asarray(note["shapes"], dtype=np.float32)
+        if not stored.is_file():
+            return None
+        pixels = np.load(stored, mmap_mode="r")
+    except Exception:  # NumPy raises nearly anything on a damaged header
+        return None
+    fits = pixels.shape == (count, 3, size, size) and pixels.dtype == np.uint8 and shapes.shape == (count, 2)
+    return ImageCache(pixels, shapes) if fits and np.isfinite(shapes).all() and (shapes >= 1).all() else None
 
 
 def cache_folder(dataset: ZeroShotDataset) -> Path:
@@ -83,18 +111,14 @@ def _build(dataset: ZeroShotDataset, size: int, folder: Path, key: str, workers:
     """Decode into a file of another name and rename it last: a killed build leaves nothing that is read."""
     for stale in folder.glob(f".building-{key}-*"):
         stale.unlink()  # of a build that was killed: whoever builds this key holds its lock
-    handle, name = tempfile.mkstemp(prefix=f".building-{key}-", suffix=".npy", dir=folder)
-    os.close(handle)
-    work = Path(name)
+    work = folder / f".building-{key}-{os.getpid()}.npy"
     try:
         shapes = _decode(dataset, size, work, workers)
         work.replace(folder / f"{key}.npy")
     finally:
         work.unlink(missing_ok=True)
     note = {"dataset": dataset.name, "size": size, "shapes": shapes.tolist()}
-    partial = folder / f".{key}.json"
-    partial.write_text(json.dumps(note))
-    partial.replace(folder / f"{key}.json")
+    write_json(folder / f"{key}.json", note)
 
 
 def _decode(dataset: ZeroShotDataset, size: int, file: Path, workers: int | None) -> npt.NDArray[np.float32]:
@@ -105,6 +129,7 @@ def _decode(dataset: ZeroShotDataset, size: int, file: Path, workers: int | None
     """
     count = len(dataset.image_paths)
     pixels = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=(count, 3, size, size))
+    _reserve(file)
     shapes = np.empty((count, 2), dtype=np.float32)
 
     def store(row: int) -> None:
@@ -119,6 +144,18 @@ def _decode(dataset: ZeroShotDataset, size: int, file: Path, workers: int | None
     return shapes
 
 
+def _reserve(file: Path) -> None:
+    """Take all the room of a file before it is filled: a full disk is told now, and kills nobody later."""
+    if not hasattr(os, "posix_fallocate"):  # pragma: no cover - not on macOS
+        return
+    with file.open("r+b") as handle:
+        try:
+            os.posix_fallocate(handle.fileno(), 0, file.stat().st_size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise OSError(error.errno, error.strerror, str(file.parent)) from None
+
+
 def _box(dataset: ZeroShotDataset, row: int) -> npt.NDArray[np.int64] | None:
     return None if dataset.boxes is None else dataset.boxes[row]
 
@@ -128,7 +165,11 @@ def _forget_others(folder: Path, key: str, name: str, size: int) -> None:
     for note in folder.glob("[!.]*.json"):
         if note.stem == key:
             continue
-        told = json.loads(note.read_text())
-        if (told["dataset"], told["size"]) == (name, size):
-            note.unlink()
-            note.with_suffix(".npy").unlink(missing_ok=True)
+        try:
+            told = read_json(note, "it is forgotten")
+        except InputError:  # damaged, or another user's
+            continue
+        if (told.get("dataset"), told.get("size")) == (name, size):
+            with suppress(OSError):
+                note.unlink()
+                note.with_suffix(".npy").unlink(missing_ok=True)

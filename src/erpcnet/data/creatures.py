@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
-import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from erpcnet.config.ranges import shorten
 from erpcnet.data.creature_pictures import LOOKS, SMALL_PARTS, PictureSettings, draw_creature
@@ -85,20 +89,33 @@ def make_creatures(root: str | Path, settings: CreatureSettings | None = None, w
     except OSError as error:
         raise InputError(f"{root} cannot be made ({error.strerror}).") from None
     classes = draw_classes(settings)
-    # Drawn beside its place and moved there whole: an interrupted run leaves no half dataset.
-    work = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
+    # Drawn beside its place and moved there whole: an interrupted run leaves no half dataset, and the next one removes
+    # what is left of it.
+    work, lock = root.parent / f".{root.name}-drawing", root.parent / f".{root.name}-drawing.lock"
+    held = FileLock(lock)
     try:
+        held.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"another command draws into {root}; wait for it.") from None
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
         jobs = [(work, cls, number, settings) for number, cls in enumerate(classes)]
-        with ProcessPoolExecutor(max_workers=workers) as pool:
+        with ProcessPoolExecutor(max_workers=workers, initializer=_end_with, initargs=(os.getpid(),)) as pool:
             drawn = list(track(pool.map(_draw_class, jobs), total=len(jobs), what="Drawing creatures"))
         _write_tables(work, classes, drawn, settings)
         (work / NOTE).write_text(_note(settings), encoding="utf-8")
         if root.exists():
             root.rmdir()
-        work.chmod(0o755)
         work.rename(root)
+    except BrokenProcessPool:
+        raise InputError(
+            "a process that draws was ended from outside, perhaps for want of memory; give the command again."
+        ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+        held.release()
     return root
 
 
@@ -207,6 +224,17 @@ def _draw_class(
         parts = [[path, part, looks[part], round(x, 1), round(y, 1)] for part, (x, y) in places.items()]
         lines.append(([path, cls.name, _split_of(cls, count, settings)], parts))
     return lines
+
+
+def _end_with(parent: int) -> None:
+    """A process that draws ends soon after the one that it draws for, even if that one was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _write_tables(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,18 +19,30 @@ from erpcnet.data.dataset import IntArray, ZeroShotDataset
 from erpcnet.data.transforms import Saliency, TTACrop, centre_boxes, object_boxes, random_boxes, resample, tta_crops
 from erpcnet.model.preprocessing import Preprocessing
 from erpcnet.utils.memory import free_gpu_memory
+from erpcnet.utils.processes import Share
 
 PREFETCH = 3  # batches fetched before they are asked for
 GPU_SHARE = 0.5  # of a GPU's free memory, what pixels may take: training needs the rest
 CHUNK = 256  # images copied to it at once
 
 
-@dataclass(frozen=True)
 class Batch:
-    """`images` [N, 3, size, size], and `rows` [N]: where the images stand in the dataset."""
+    """Images that are looked at together, cut when they are asked for.
 
-    images: Tensor
-    rows: Tensor
+    Args:
+        images: [N, 3, size, size], or what makes them.
+        rows: [N], where the images stand in the dataset.
+    """
+
+    def __init__(self, images: Tensor | Callable[[], Tensor], rows: Tensor) -> None:
+        self._images, self.rows = images, rows
+
+    @property
+    def images(self) -> Tensor:
+        """[N, 3, size, size]."""
+        if not isinstance(self._images, Tensor):
+            self._images = self._images()
+        return self._images
 
 
 class Crops(NamedTuple):
@@ -60,6 +72,7 @@ class ImageLoader:
         settings: How they are cropped.
         preprocessing: How the backbone's weights want them; by default as is usual on ImageNet.
         device: Where training takes place.
+        share: Of several processes, which one this is.
     """
 
     def __init__(
@@ -68,8 +81,9 @@ class ImageLoader:
         settings: DataSettings,
         preprocessing: Preprocessing | None = None,
         device: torch.device | str = "cpu",
+        share: Share | None = None,
     ) -> None:
-        self.device = torch.device(device)
+        self.device, self.share = torch.device(device), share or Share()
         self.settings, self.preprocessing = settings, preprocessing or Preprocessing()
         self._shapes = torch.from_numpy(cache.shapes)
         self._cache = cache
@@ -78,18 +92,18 @@ class ImageLoader:
             self._resident = _copy_to(self.device, cache.pixels)
 
     def epoch(
-        self, rows: IntArray, batch_size: int, generator: torch.Generator, *, share: tuple[int, int] = (0, 1)
+        self, rows: IntArray, batch_size: int, generator: torch.Generator, *, share: Share | None = None
     ) -> Iterator[Batch]:
         """Every row once in random order, as random crops; the last, smaller batch is left out.
 
-        `share` = (rank, processes): of every batch each process gets its own part.
+        With a `share`, its part of every batch.
         """
         order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
         # Drawn for the whole epoch at once, since a GPU would wait for many small steps; and by every process for all
         # rows, of which it keeps its own, so that one process and many see the same crops.
         crops = self._random(order[: self.batches_per_epoch(len(rows), batch_size) * batch_size], generator)
-        own = slice(share[0], None, share[1])
-        yield from self._prefetched(batch.take(own) for batch in crops.split(batch_size))
+        share = share or Share()
+        yield from self._prefetched(batch.take(share.part(len(batch.rows))) for batch in crops.split(batch_size))
 
     def batches_per_epoch(self, count: int, batch_size: int) -> int:
         """How many batches an epoch over `count` rows has."""
@@ -111,7 +125,9 @@ class ImageLoader:
         centre = self._centre(torch.from_numpy(rows))
 
         def find_objects(boxes: Tensor) -> Tensor:
-            found = torch.cat([saliency(batch.images) for batch in self._batches(centre, batch_size)])
+            batches = enumerate(self._batches(centre, batch_size))
+            own = {number: saliency(batch.images).cpu() for number, batch in batches if self.share.owns(number)}
+            found = torch.cat(self.share.exchange(own)).to(self.device)
             return object_boxes(found, boxes, self._shapes[centre.rows].to(self.device))
 
         for crop in tta_crops(centre.boxes, self.settings.test_crops, find_objects):
@@ -122,7 +138,7 @@ class ImageLoader:
         random, centre = self._random(rows, generator), self._centre(rows)
         augment = augment.to(self.device)
         boxes = torch.where(augment[:, None], random.boxes, centre.boxes)
-        return self._cut(Crops(rows, boxes, random.flip & augment), self._pixels(rows))
+        return Batch(self._cut(Crops(rows, boxes, random.flip & augment)), rows)
 
     def _random(self, rows: Tensor, generator: torch.Generator) -> Crops:
         boxes = random_boxes(self._shapes[rows], generator, self.settings.crop_scale)
@@ -135,28 +151,30 @@ class ImageLoader:
 
     def _batches(self, crops: Crops, batch_size: int) -> Iterator[Batch]:
         for batch in crops.split(batch_size):
-            yield self._cut(batch, self._pixels(batch.rows))
+            yield Batch(partial(self._cut, batch), batch.rows)
 
     def _prefetched(self, batches: Iterable[Crops]) -> Iterator[Batch]:
         """The crops of each batch; pixels that are not on the device are fetched while it computes."""
         if self.device.type == "cpu":  # a thread would only take a core from the training
             for crops in batches:
-                yield self._cut(crops, self._pixels(crops.rows))
+                yield Batch(partial(self._cut, crops), crops.rows)
             return
         with ThreadPoolExecutor(max_workers=1) as worker:
             waiting: deque[tuple[Crops, Future[Tensor]]] = deque()
             for crops in batches:
                 waiting.append((crops, worker.submit(self._pixels, crops.rows)))
                 if len(waiting) > PREFETCH:
-                    first, pixels = waiting.popleft()
-                    yield self._cut(first, pixels.result())
-            for first, pixels in waiting:
-                yield self._cut(first, pixels.result())
+                    yield self._fetched(*waiting.popleft())
+            for crops, pixels in waiting:
+                yield self._fetched(crops, pixels)
 
-    def _cut(self, crops: Crops, pixels: Tensor) -> Batch:
-        pixels = pixels.to(self.device, non_blocking=True)
-        images = resample(pixels, crops.boxes, self.settings.image_size, crops.flip, preprocessing=self.preprocessing)
-        return Batch(images, crops.rows)
+    def _fetched(self, crops: Crops, pixels: Future[Tensor]) -> Batch:
+        return Batch(self._cut(crops, pixels.result()), crops.rows)
+
+    def _cut(self, crops: Crops, pixels: Tensor | None = None) -> Tensor:
+        """[N, 3, size, size], of pixels that are fetched now or were before."""
+        pixels = (self._pixels(crops.rows) if pixels is None else pixels).to(self.device, non_blocking=True)
+        return resample(pixels, crops.boxes, self.settings.image_size, crops.flip, preprocessing=self.preprocessing)
 
     def _pixels(self, rows: Tensor) -> Tensor:
         """uint8 pixels [N, 3, S, S]: on the device, or in memory that it can fetch by itself."""
@@ -167,10 +185,14 @@ class ImageLoader:
 
 
 def open_loader(
-    dataset: ZeroShotDataset, settings: DataSettings, preprocessing: Preprocessing, device: torch.device | str
+    dataset: ZeroShotDataset,
+    settings: DataSettings,
+    preprocessing: Preprocessing,
+    device: torch.device | str,
+    share: Share | None = None,
 ) -> ImageLoader:
     """A loader of a dataset's images, which are decoded first, if that was not done before."""
-    return ImageLoader(open_cache(dataset, settings.stored_size), settings, preprocessing, device)
+    return ImageLoader(open_cache(dataset, settings.stored_size), settings, preprocessing, device, share)
 
 
 def _copy_to(device: torch.device, pixels: npt.NDArray[np.uint8]) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -80,7 +81,8 @@ def build_test_tables(
 
     def table(split: str, rows: IntArray) -> LocalityTable:
         crops = loader.test_crops(rows, batch_size, network.saliency)
-        return build_table(network, crops, (loader.settings.test_crops, len(rows)), f"Test images, {split}")
+        shape = loader.settings.test_crops, len(rows)
+        return build_table(network, crops, shape, f"Test images, {split}", share=loader.share)
 
     return {split: table(split, rows) for split, rows in _splits(dataset).items() if len(rows)}
 
@@ -119,11 +121,13 @@ def rollout_images(
         crops = []
         with bar(f"Test images, {split}", loader.settings.test_crops * len(rows)) as advance:
             for batches in loader.test_crops(rows, batch_size, network.saliency):
-                parts = []
-                for batch in batches:
-                    parts.append(rollout(network, DirectLocalities(network, batch.images), order))
+                own = {}
+                for number, batch in enumerate(batches):
+                    if loader.share.owns(number):
+                        found = rollout(network, DirectLocalities(network, batch.images), order)
+                        own[number] = found.each(Tensor.cpu)
                     advance(len(batch.rows))
-                crops.append(Rollout.cat(parts))
+                crops.append(Rollout.cat(loader.share.exchange(own)).each(partial(Tensor.to, device=loader.device)))
         return Rollout.stack(crops)
 
     found = {split: over(split, rows) for split, rows in reversed(_splits(dataset).items()) if len(rows)}

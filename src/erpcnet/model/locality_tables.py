@@ -18,10 +18,12 @@ from torch import Tensor
 from erpcnet.model.localities import ParallelLocalities
 from erpcnet.model.network import ERPCNet
 from erpcnet.utils.memory import free_gpu_memory
+from erpcnet.utils.processes import Share
 from erpcnet.utils.progress import bar
 
 Place = Literal["device", "memory", "file"]
 MEMORY_SHARE = 0.5  # of what is free, the share that a table may take: rollouts need some too
+FILLED = ("e_g", "a_g", "descriptors", "beta", "e_l")
 FETCH_SIZE = 256  # images whose descriptors are fetched at once from a table that lies elsewhere
 
 
@@ -133,6 +135,7 @@ def build_table(
     shape: tuple[int, int],
     description: str = "Localities",
     place: Place | None = None,
+    share: Share | None = None,
 ) -> LocalityTable:
     """Run the frozen network once over every cell of every image.
 
@@ -142,24 +145,30 @@ def build_table(
         shape: (K, N).
         description: Of the progress bar.
         place: Where what is large goes; by default the first of device, memory and a file that has room.
+        share: Of several processes, which one this is: each computes some of the batches, and gets the others'.
     """
     network.eval()
+    share = share or Share()
     table: LocalityTable | None = None
-    filled = [0] * shape[0]
+    filled, parts = [0] * shape[0], list[tuple[int, slice]]()
     with bar(description, shape[0] * shape[1]) as advance:
         for crop, batches in enumerate(crops):
             for batch in batches:
-                found = ParallelLocalities(network, batch.images)
-                if table is None:
-                    table = _empty_table(found, shape, place)
                 part = slice(filled[crop], filled[crop] + len(batch.rows))
-                for name in ("e_g", "a_g", "descriptors", "beta", "e_l"):
-                    getattr(table, name)[crop, part] = getattr(found, name)
+                if table is None or share.owns(len(parts)):  # the first batch says how large the table is
+                    found = ParallelLocalities(network, batch.images)
+                    table = table or _empty_table(found, shape, place)
+                    for name in FILLED:
+                        getattr(table, name)[crop, part] = getattr(found, name)
                 table.rows[part] = batch.rows.to(table.rows.device)
                 filled[crop] += len(batch.rows)
+                parts.append((crop, part))
                 advance(len(batch.rows))
     if table is None or filled != [shape[1]] * shape[0]:
         raise ValueError(f"there were {filled} images, not {shape[1]} in each of {shape[0]} crops")
+    for number, (crop, part) in enumerate(parts):
+        for name in FILLED:
+            share.tell(getattr(table, name)[crop, part], number, table.e_g.device)
     return table
 
 

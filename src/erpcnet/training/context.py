@@ -16,6 +16,7 @@ from erpcnet.data.loader import open_loader
 from erpcnet.model import ERPCNet
 from erpcnet.model.preprocessing import preprocessing_for
 from erpcnet.training.embeddings import Embeddings
+from erpcnet.utils.processes import Share
 from erpcnet.utils.runtime import Runtime
 
 
@@ -58,7 +59,7 @@ def open_context(config: Config, dataset: ZeroShotDataset) -> Context:
     # Told to use CPUs, it lets several processes on them know of each other; by itself it does so on GPUs alone.
     accelerator = Accelerator(cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available())
     preprocessing = preprocessing_for(config.model.backbone, config.data.crop_share)
-    loader = open_loader(dataset, config.input_data, preprocessing, accelerator.device)
+    loader = open_loader(dataset, config.input_data, preprocessing, accelerator.device, Share.of_process())
     return Context(config, dataset, loader, accelerator, Runtime.of(config.precision, config.cuda_graphs))
 
 

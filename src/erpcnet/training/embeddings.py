@@ -61,7 +61,8 @@ class Embeddings:
         loader, size = self._loader, self._config.evaluation.batch_size
         with self._runtime.autocast(), torch.inference_mode():
             crops = loader.test_crops(self._rows, size, self._network.saliency)
-            return build_table(self._network, crops, (loader.settings.test_crops, len(self._rows)), "Embeddings")
+            shape = loader.settings.test_crops, len(self._rows)
+            return build_table(self._network, crops, shape, "Embeddings", share=loader.share)
 
     @cached_property
     def _random(self) -> LocalityTable:
@@ -71,7 +72,8 @@ class Embeddings:
             self._loader.random_crops(train, settings.rollout_batch_size, generator) for _ in range(settings.crops - 1)
         )
         with self._runtime.autocast():
-            return build_table(self._network, crops, (settings.crops - 1, len(train)), "Embeddings of random crops")
+            shape, share = (settings.crops - 1, len(train)), self._loader.share
+            return build_table(self._network, crops, shape, "Embeddings of random crops", share=share)
 
     def _places(self, among: IntArray, rows: IntArray) -> Tensor:
         """Where these rows stand in `among`, in whatever order that is."""

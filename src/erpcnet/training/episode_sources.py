@@ -113,4 +113,4 @@ def policy_table(
             yield loader.random_crops(dataset.train, size, generator)
 
     shape = settings.crops, len(dataset.train)
-    return build_table(network, crops(), shape, description="Localities of the training images")
+    return build_table(network, crops(), shape, "Localities of the training images", share=loader.share)

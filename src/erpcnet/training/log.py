@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import nn
 
 from erpcnet.errors import InputError
 
@@ -50,5 +52,12 @@ def check_finite(values: Mapping[str, float], where: str, remedy: str) -> None:
     if wrong:
         raise InputError(
             f"{where}: the training has diverged ({wrong[0]} is {values[wrong[0]]}); lower {remedy} and give another "
-            "--out. Nothing of this epoch is kept."
+            "--out. Nothing of this epoch is kept; the same command goes on from the checkpoint before it."
         )
+
+
+def check_weights(module: nn.Module, where: str, remedy: str) -> None:
+    """The same of weights and statistics: the gradient of a finite loss may be none, and nothing computed with it."""
+    state = {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
+    finite = torch.stack([value.isfinite().all() for value in state.values()]).tolist()  # a GPU is waited for once
+    check_finite({name: math.nan for name, good in zip(state, finite, strict=True) if not good}, where, remedy)

@@ -14,19 +14,25 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 
 from erpcnet.config.training import Stage1Settings
 from erpcnet.data import ZeroShotDataset
+from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet, SplitBackbone
 from erpcnet.training.checkpoint import Checkpoint
 from erpcnet.training.context import Context
 from erpcnet.training.ema import ExponentialMovingAverage, batch_norms, refresh_batch_norm
 from erpcnet.training.gradient_step import gradient_step
-from erpcnet.training.log import Log, check_finite
+from erpcnet.training.log import Log, check_finite, check_weights
+from erpcnet.training.memory_saving import MemorySavingStep, convolution_blocks, keep_everything, whole_batches
+from erpcnet.training.shared_batches import share_batches, work_alone
 from erpcnet.training.stage1_sources import EmbeddingSource, ImageSource, RandomStreams, Stage1Batch, Stage1Source
+from erpcnet.utils.processes import BatchPart, Share
 from erpcnet.utils.progress import bar
 
 REFRESH_BATCHES = 50  # enough images for batch-norm statistics
+CHECK_EVERY = 50  # steps after which a GPU is asked whether losses are still numbers; a CPU is asked after each
 # Steps. The attributes of a cosine may grow as they like: a full rate from the start throws them so far out that a few
 # dozen images never bring them back.
 MIN_WARMUP = 20
+NAMED = 3  # images of a batch that a complaint names
 
 
 def train_stage1(
@@ -56,7 +62,6 @@ def train_stage1(
         advance(done * trainer.batches)
         for epoch in range(done, epochs):
             losses = trainer.epoch(advance)
-            check_finite(losses, f"Stage I, epoch {epoch + 1}{trainer.diverged_at(losses)}", "--stage1.lr")
             log.scalars("stage1/loss", losses, epoch + 1)
             advance(0, note=f"loss {losses['total']:.3f}")
             checkpoint.save(trainer, epoch + 1)
@@ -69,18 +74,21 @@ class Stage1Trainer:
     def __init__(self, context: Context, network: ERPCNet, dataset: ZeroShotDataset) -> None:
         settings, accelerator, seed = context.config.stage1, context.accelerator, context.config.seed
         # Every variant draws the same from here on, whatever its construction drew: so they share Stage I's weights.
-        set_seed(seed, device_specific=True)
+        set_seed(seed)
         self._context, self._network, self._dataset, self._settings = context, network, dataset, settings
-        self._accelerator, self._seed, self._random = accelerator, seed, RandomStreams.from_seed(seed)
+        self._accelerator, self._random = accelerator, RandomStreams.from_seed(seed)
         device = accelerator.device
         network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._phi, self._labels = seen_targets(dataset, device)
         if network.settings.centred:
             network.centre_attributes(self._phi)
+        self._asks_each_step = device.type == "cpu"  # a GPU would have to be waited for
         self._shown: list[Tensor] = []
         self._totals: list[Tensor] = []
         self._source = _open_source(context, network, dataset)
         self.batches = self._source.batches
+        self._share = Share.of_process()
+        self._part = _own_part(self._share, self._source.batch_size)
         self._ema = ExponentialMovingAverage(network, settings.ema_decay) if settings.ema_decay else None
         optimizer = _optimizer(network, settings)
         self._schedule = _schedule(optimizer, settings, self.batches)
@@ -89,33 +97,65 @@ class Stage1Trainer:
         for part in _fixed(network, settings):
             part.requires_grad_(False)
         self._objective, self._optimizer = accelerator.prepare(self._source.loss(network, settings), optimizer)
-        self._gradients = gradient_step(self._objective, accelerator.backward, device if context.cuda_graphs else None)
+        if self._part is not None:
+            share_batches(network, self._part)
+        whole, self._blocks = _memory_saving(context, network)
+        self._gradients = MemorySavingStep(
+            gradient_step(self._objective, self._backward, device if context.cuda_graphs else None),
+            self._objective,
+            self._backward,
+            whole,
+            self._blocks,
+        )
 
     def epoch(self, advance: Callable[[], object]) -> dict[str, float]:
-        """Pass once over the training images; the mean of each loss."""
+        """Pass once over the training images; the mean of each loss.
+
+        Raises:
+            InputError: A loss or a weight is no number any more, or memory does not suffice.
+        """
         self._objective.train()
         for norm in batch_norms(*_frozen(self._network, self._settings)):
             norm.eval()
         sums: dict[str, Tensor] = {}
         self._shown, self._totals = [], []
-        share = self._accelerator.process_index, self._accelerator.num_processes
         with self._context.runtime.autocast():
-            for batch in self._source.epoch(self._random, share):
+            for batch in self._source.epoch(self._random, self._share):
                 losses = self._step(batch)
                 for name, value in losses.items():
                     sums[name] = sums[name] + value if name in sums else value.clone()
                 self._shown.append(batch.rows)
                 self._totals.append(losses["total"].clone())
                 advance()
-        return {name: float(total) / self.batches for name, total in sums.items()}
+                if self._asks_each_step or len(self._totals) == CHECK_EVERY:
+                    self._check_losses()
+        self._check_losses()
+        check_weights(self._network, self._where(self._schedule.last_epoch, batch.rows), "--stage1.lr")
+        return {name: float(self._over_processes(total)) / self.batches for name, total in sums.items()}
 
-    def diverged_at(self, losses: dict[str, float]) -> str:
-        """Where in the last epoch the loss stopped being a number, and which images it was shown then; or nothing."""
-        if math.isfinite(losses["total"]):
-            return ""
-        step = int((~torch.stack(self._totals).isfinite()).int().argmax())
-        paths = [self._dataset.image_paths[row] for row in self._shown[step][:3].tolist()]
-        return f", step {step + 1}, with {', '.join(paths)} and others in the batch"
+    def _backward(self, loss: Tensor) -> None:
+        """The gradient of the mean over the whole batch, of which accelerate takes the mean over processes."""
+        self._accelerator.backward(loss if self._part is None else loss * self._part.weight)
+
+    def _over_processes(self, mean: Tensor) -> Tensor:
+        """A mean over the images of this process to one over those of all."""
+        return mean if self._part is None else self._part.sum(mean * self._part.weight) / self._share.processes
+
+    def _check_losses(self) -> None:
+        """End the training if one of the losses since the last check is no number."""
+        totals = torch.stack(self._totals).tolist() if self._totals else []
+        for number, total in enumerate(totals):
+            if not math.isfinite(total):
+                steps = self._schedule.last_epoch - len(totals) + number + 1
+                check_finite({"total": total}, self._where(steps, self._shown[number]), "--stage1.lr")
+        self._shown, self._totals = [], []
+
+    def _where(self, steps: int, rows: Tensor) -> str:
+        """Which step of which epoch the last of so many was, and which images it was shown."""
+        epoch, step = divmod(steps - 1, self.batches)
+        paths = [self._dataset.image_paths[row] for row in rows[:NAMED].tolist()]
+        others = " and others" if len(rows) > NAMED else ""
+        return f"Stage I, epoch {epoch + 1}, step {step + 1}, with {', '.join(paths)}{others} in the batch"
 
     def _step(self, batch: Stage1Batch) -> dict[str, Tensor]:
         """One step of the optimizer; the losses hold until the next."""
@@ -123,7 +163,8 @@ class Stage1Trainer:
         shown = batch.shown
         if mixup:
             share_of_next = self._random.mixup.beta(mixup, mixup)
-            shown, targets = mix(shown, F.one_hot(targets, len(self._phi)).float(), share_of_next)
+            targets = F.one_hot(targets, len(self._phi)).float()
+            shown, targets = mix(shown, targets, share_of_next, self._part)
         losses = self._gradients(shown, batch.localities, targets, self._phi)
         self._optimizer.step()
         self._schedule.step()
@@ -134,10 +175,13 @@ class Stage1Trainer:
     def finish(self) -> ERPCNet:
         """The network to use, and nothing else left of the training."""
         network, settings = self._network, self._settings
+        keep_everything(self._blocks)
+        if self._part is not None:
+            work_alone(network)
         result = network if self._ema is None else self._ema.network
         with self._context.runtime.autocast():
             if self._ema is not None and not settings.freeze_backbone:
-                drawn = zip(range(REFRESH_BATCHES), self._source.epoch(self._random, (0, 1)), strict=False)
+                drawn = zip(range(REFRESH_BATCHES), self._source.epoch(self._random, Share()), strict=False)
                 batches = ((batch.shown, batch.localities) for _, batch in drawn)
                 refresh_batch_norm(result, batches, _frozen(result, settings))
             result.requires_grad_(True).eval()
@@ -167,7 +211,7 @@ class Stage1Trainer:
             "optimizer": self._optimizer.state_dict(),
             "schedule": self._schedule.state_dict(),
             "random": self._random.state_dict(),
-            "torch_random": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
+            "torch_random": _random_states(self._context.device),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -178,13 +222,35 @@ class Stage1Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
         self._random.load_state_dict(state["random"])
-        if self._accelerator.num_processes > 1:
-            # What dropout draws is each process's own, and only the first one's is kept.
-            set_seed(self._seed + self._schedule.last_epoch, device_specific=True)
-            return
         torch.set_rng_state(state["torch_random"][0])
-        if torch.cuda.device_count() == len(state["torch_random"]) - 1:
-            torch.cuda.set_rng_state_all(state["torch_random"][1:])
+        if self._context.device.type == "cuda" and len(state["torch_random"]) == 2:
+            torch.cuda.set_rng_state(state["torch_random"][1], self._context.device)
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    """Where the generators are that networks draw from: every process draws the same, so those of one are enough."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _own_part(share: Share, count: int) -> BatchPart | None:
+    """This process's part of batches of so many images; None if it is alone."""
+    if count < share.processes:
+        raise InputError(
+            f"{share.processes} processes cannot share batches of {count} images; start fewer, or raise "
+            "--stage1.batch_size."
+        )
+    return None if share.alone else BatchPart(share, count)
+
+
+def _memory_saving(context: Context, network: ERPCNet) -> tuple[str | None, list[nn.Module]]:
+    """Why batches stay whole, if they do, and the blocks that may be computed twice."""
+    settings = context.config.stage1
+    if context.accelerator.num_processes > 1:
+        return "several processes exchange gradients on the way", []
+    unused = [*([] if network.policy is None else [network.policy]), *_frozen(network, settings)]
+    if settings.freeze_backbone:
+        return whole_batches(network, [*unused, *network.embedders]), []
+    return whole_batches(network, unused), [] if context.config.compile else convolution_blocks(network)
 
 
 def _open_source(context: Context, network: ERPCNet, dataset: ZeroShotDataset) -> Stage1Source:
@@ -201,7 +267,9 @@ def _frozen(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
 
 def _fixed(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
     """The parts whose weights stay as they are."""
-    return network.embedders if settings.freeze_backbone else _early(network, settings)
+    # Without L_l nothing asks for its logits, and several processes would wait for a gradient.
+    idle = [network.local_compatibility] if network.steps and not settings.loss_weights.local_subnet else []
+    return [*idle, *(network.embedders if settings.freeze_backbone else _early(network, settings))]
 
 
 def _early(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
@@ -210,9 +278,16 @@ def _early(network: ERPCNet, settings: Stage1Settings) -> list[nn.Module]:
     return [link for part in backbones for link in part.early] if settings.freeze_early else []
 
 
-def mix(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Every image and its target, of which a `share` is the next one's: batches are shuffled, so that is anyone's."""
-    return images.lerp(images.roll(-1, 0), share), targets.lerp(targets.roll(-1, 0), share)
+def mix(images: Tensor, targets: Tensor, share: float, part: BatchPart | None = None) -> tuple[Tensor, Tensor]:
+    """Every image and its target, of which a `share` is the next one's: batches are shuffled, so that is anyone's.
+
+    With a `part`, these are a process's own of a batch that several share.
+    """
+
+    def following(value: Tensor) -> Tensor:
+        return value.roll(-1, 0) if part is None else part.next_rows(value)
+
+    return images.lerp(following(images), share), targets.lerp(following(targets), share)
 
 
 def seen_targets(dataset: ZeroShotDataset, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -14,8 +14,7 @@ from erpcnet.data import ImageLoader, ZeroShotDataset
 from erpcnet.model import ERPCNet
 from erpcnet.model.locality_tables import LocalityTable
 from erpcnet.training.losses import HeadsLoss, Stage1Loss
-
-Share = tuple[int, int]  # which process, of how many
+from erpcnet.utils.processes import Share
 
 
 class RandomStreams(NamedTuple):
@@ -68,10 +67,12 @@ class Stage1Source(Protocol):
     Attributes:
         loss: What takes the batches.
         batches: Of an epoch.
+        batch_size: Images of each.
     """
 
     loss: type[Stage1Loss]
     batches: int
+    batch_size: int
 
     def epoch(self, random: RandomStreams, share: Share) -> Iterator[Stage1Batch]:
         """Every image once in random order; of every batch a process's share."""
@@ -89,6 +90,7 @@ class ImageSource:
         self, network: ERPCNet, loader: ImageLoader, dataset: ZeroShotDataset, settings: Stage1Settings
     ) -> None:
         self._network, self._loader, self._rows, self._size = network, loader, dataset.train, settings.batch_size
+        self.batch_size = min(settings.batch_size, len(dataset.train))
         self.batches = loader.batches_per_epoch(len(dataset.train), settings.batch_size)
 
     def epoch(self, random: RandomStreams, share: Share) -> Iterator[Stage1Batch]:
@@ -98,7 +100,7 @@ class ImageSource:
             if network.steps:
                 # Drawn for the whole batch, of which this process has its share, as the loader does with crops.
                 cells = random_cells(self._size, network.grid.cells, network.steps, random.cells)
-                cells = cells[share[0] :: share[1]][: len(batch.rows)].to(self._loader.device)
+                cells = cells[share.part(self.batch_size)].to(self._loader.device)
             yield Stage1Batch(batch.images, cells, batch.rows)
 
     def glances(self, network: ERPCNet) -> Iterator[tuple[Tensor, Tensor]]:
@@ -113,6 +115,7 @@ class EmbeddingSource:
 
     def __init__(self, network: ERPCNet, table: LocalityTable, settings: Stage1Settings) -> None:
         self._network, self._table, self._size = network, table, settings.batch_size
+        self.batch_size = min(settings.batch_size, len(table))
         self.batches = max(1, len(table) // settings.batch_size)
 
     def epoch(self, random: RandomStreams, share: Share) -> Iterator[Stage1Batch]:
@@ -124,8 +127,8 @@ class EmbeddingSource:
             cells = None
             if network.steps:
                 cells = random_cells(len(images), network.grid.cells, network.steps, random.cells)
-                cells = cells[share[0] :: share[1]].to(device)
-            own, own_crop = (one[share[0] :: share[1]].to(device) for one in (images, crop))
+                cells = cells[share.part(len(images))].to(device)
+            own, own_crop = (one[share.part(len(images))].to(device) for one in (images, crop))
             e_l = None if cells is None else table.localities(own_crop[:, None], own[:, None], cells)
             yield Stage1Batch(table.e_g[own_crop, own], e_l, table.rows[own])
 

@@ -20,7 +20,7 @@ from erpcnet.model.rollout import rollout
 from erpcnet.model.selection import PolicyOrder
 from erpcnet.training.checkpoint import Checkpoint
 from erpcnet.training.episode_sources import EpisodeSource
-from erpcnet.training.log import Log, check_finite
+from erpcnet.training.log import Log, check_finite, check_weights
 from erpcnet.training.ppo import (
     Episodes,
     Rows,
@@ -68,6 +68,7 @@ def train_stage2(
         for epoch in range(done, settings.epochs):
             metrics = trainer.epoch()
             check_finite(metrics, f"Stage II, epoch {epoch + 1}", "--stage2.lr")
+            check_weights(trainer.policy, f"Stage II, epoch {epoch + 1}", "--stage2.lr")
             log.scalars("stage2", metrics, epoch + 1)
             advance(note=f"return {metrics['mean_return']:.3f}")
             checkpoint.save(trainer, epoch + 1)
@@ -95,7 +96,11 @@ class RolloutBatch:
 
 
 class Stage2Trainer:
-    """PPO on the policy of a network whose other parts are done; an epoch at a time."""
+    """PPO on the policy of a network whose other parts are done; an epoch at a time.
+
+    Attributes:
+        policy: Is trained.
+    """
 
     def __init__(
         self,
@@ -107,7 +112,7 @@ class Stage2Trainer:
     ) -> None:
         if network.policy is None:
             raise InputError(f"the variant '{network.variant}' has no policy to train.")
-        self._network, self._policy, self._source, self._settings = network, network.policy, source, settings
+        self._network, self.policy, self._source, self._settings = network, network.policy, source, settings
         self._runtime = runtime or Runtime()
         self._generator = torch.Generator().manual_seed(seed + 2)
         device = source.phi.device
@@ -121,12 +126,12 @@ class Stage2Trainer:
 
     def epoch(self) -> dict[str, float]:
         """Roll out every image once and learn from it; returns the metrics."""
-        self._policy.train()
+        self.policy.train()
         drawn = self._drawn
         with self._runtime.tf32(self._source.phi.device):
             batch = self.rollouts(drawn)
             diagnostics = self._update(batch.episodes, drawn.minibatches)
-        self._policy.eval()
+        self.policy.eval()
         self._drawn = self.draw()  # a GPU is still at work
         metrics = torch.cat([batch.metrics, diagnostics]).tolist()  # once: it waits for all that a GPU has to do
         return dict(zip((*ROLLOUT_METRICS, *DIAGNOSTICS), metrics, strict=True))
@@ -139,7 +144,7 @@ class Stage2Trainer:
     def state_dict(self) -> dict[str, Any]:
         """All that the next epoch depends on."""
         return {
-            "policy": self._policy.state_dict(),
+            "policy": self.policy.state_dict(),
             "update": self._update.state_dict(),
             "random": self._before_draw,
             "source_random": None if self._source.generator is None else self._source.generator.get_state(),
@@ -147,7 +152,7 @@ class Stage2Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from there."""
-        self._policy.load_state_dict(state["policy"])
+        self.policy.load_state_dict(state["policy"])
         self._update.load_state_dict(state["update"])
         if self._source.generator is not None:
             self._source.generator.set_state(state["source_random"])
