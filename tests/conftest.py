@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from browser import Browser, start_browser
 from erpcnet.config import (
     BackboneSettings,
     Config,
@@ -60,6 +62,13 @@ def creatures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def dataset(creatures: Path) -> ZeroShotDataset:
     return read_dataset(creatures)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium."""
+    with start_browser(tmp_path_factory.mktemp("browser")) as started:
+        yield started
 
 
 @pytest.fixture

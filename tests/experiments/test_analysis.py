@@ -189,7 +189,11 @@ def test_a_page_has_all_of_its_pictures(variant: str, creatures: Path, tmp_path:
     assert ("steps.png" in pictures) == (variant != "globalnet")
     lost = int(re.findall(r"\| (\d+) \|", page.partition("lost")[2])[0]) if "lost.png" in pictures else 0
     assert ("lost.png" in pictures) == (lost > 0)
-    assert {path.name for path in (run / "analysis").iterdir()} == {"analysis.md", *pictures}
+    assert {path.name for path in (run / "analysis").iterdir()} == {"analysis.md", "analysis.html", *pictures}
+    html = (run / "analysis" / "analysis.html").read_text(encoding="utf-8")
+    assert html.count("src='data:image/png;base64,") == len(pictures)
+    assert re.findall(r"(?:src|href)='(?!data:|#)", html) == []  # it needs nothing else
+    assert re.findall("<h2[^>]*>([^<]*)", html) == re.findall("^## (.*)$", page, re.MULTILINE)
     for name in pictures:
         with Image.open(run / "analysis" / name) as picture:
             low, high = zip(*picture.convert("RGB").getextrema(), strict=True)

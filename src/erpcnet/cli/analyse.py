@@ -10,7 +10,9 @@ from jsonargparse import Namespace
 from erpcnet.cli.parser import Parser, add_crops, add_dataset, add_device, add_overwrite, add_run
 from erpcnet.utils.progress import console
 
-DESCRIPTION = "The threshold, the steps, failures, classes and embeddings of a run, as a page with pictures."
+DESCRIPTION = (
+    "What to know of a run (attributes, classes, what more pictures would bring), and the paper's figures of it."
+)
 
 
 def add_arguments(parser: Parser, words: Sequence[str]) -> None:
@@ -24,7 +26,9 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
 
 def run(options: Namespace) -> int:
     from erpcnet.experiments.analyse import analyse_run
+    from erpcnet.inference.model_file import model_path
 
+    model_path(options.run)  # before a folder is made in it
     out = Path(options.out or Path(options.run) / "analysis")
     page = analyse_run(options.run, options.dataset, out, options.crops, options.overwrite, options.device)
     console.print(f"wrote {page}")

@@ -43,17 +43,20 @@ def has_attribute(attributes: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
     return attributes > (attributes.min(axis=0) + attributes.max(axis=0)) / 2
 
 
+def unseen_auc(rollouts: EvaluationRollouts) -> Tensor:
+    """The AUC of every attribute [A] on the images of unseen classes, as a mean over crops: by a_j after the last
+    step, or by a_g where there are no localities.
+    """
+    labels = rollouts.labels("unseen")
+    predicted = rollouts.unseen.a_j[:, :, -1] if rollouts.network.steps else rollouts.unseen.a_g
+    has = torch.from_numpy(has_attribute(rollouts.dataset.attributes)).to(labels.device)[labels]
+    return attribute_auc(predicted.mean(dim=0), has)
+
+
 def validation_auc(folds: Sequence[EvaluationRollouts]) -> dict[str, float]:
     """The AUC of every attribute on the validation classes, as a mean over folds.
 
     Attributes that all validation classes have, or none, are left out: nothing is known of them.
     """
-    names = folds[0].dataset.attribute_names
-    parts = []
-    for fold in folds:
-        rollout, labels = fold.unseen, fold.labels("unseen")
-        predicted = (rollout.a_j[:, :, -1] if fold.network.steps else rollout.a_g).mean(dim=0)
-        has = torch.from_numpy(has_attribute(fold.dataset.attributes)).to(labels.device)[labels]
-        parts.append(attribute_auc(predicted, has))
-    areas = torch.stack(parts).nanmean(dim=0).tolist()
-    return {name: area for name, area in zip(names, areas, strict=True) if area == area}
+    areas = torch.stack([unseen_auc(fold) for fold in folds]).nanmean(dim=0).tolist()
+    return {name: area for name, area in zip(folds[0].dataset.attribute_names, areas, strict=True) if area == area}

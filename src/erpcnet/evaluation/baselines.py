@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from erpcnet.config import Config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.data.cache import cache_folder, fingerprint
-from erpcnet.data.dataset import IntArray
+from erpcnet.data.dataset import IntArray, hold_out
 from erpcnet.data.loader import open_loader
 from erpcnet.evaluation.delta import choose_delta
 from erpcnet.evaluation.gzsl import GZSLAnswers
@@ -99,7 +99,20 @@ class Ridge:
         return self.vectors @ ((self.vectors.T @ (self.features.T @ targets)) / damped[:, None])
 
 
-def eszsl(ridge: Ridge, labels: Tensor, phi: Tensor, constants: tuple[float, ...]) -> Tensor:
+@dataclass(frozen=True)
+class OneRidge:
+    """The same for one constant, without a decomposition."""
+
+    features: Tensor
+
+    def solve(self, targets: Tensor, constant: float) -> Tensor:
+        """See `Ridge.solve`."""
+        gram = self.features.T @ self.features
+        damped = gram + constant * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+        return torch.linalg.solve(damped, self.features.T @ targets)
+
+
+def eszsl(ridge: Ridge | OneRidge, labels: Tensor, phi: Tensor, constants: tuple[float, ...]) -> Tensor:
     """ESZSL's V [D, A]: the compatibility of an image x with a class of attributes s is x V s.
 
     Args:
@@ -114,10 +127,74 @@ def eszsl(ridge: Ridge, labels: Tensor, phi: Tensor, constants: tuple[float, ...
     return torch.linalg.solve(damped, (ridge.solve(signs, constants[0]) @ phi).T).T
 
 
+@dataclass(frozen=True)
+class LearningPoint:
+    """T1 of ESZSL on frozen features with a share of what there is to learn from.
+
+    Attributes:
+        of: What there is less of: "pictures" of every seen class, or seen "classes".
+        share: Of them that was used.
+        t1: The mean over draws.
+        spread: The standard deviation over draws; 0 where all were used.
+    """
+
+    of: str
+    share: float
+    t1: float
+    spread: float
+
+
+SHARES = (0.25, 0.5, 0.75)
+
+
+def learning_curve(config: Config, dataset: ZeroShotDataset, draws: int = 3) -> list[LearningPoint]:
+    """What fewer pictures, and fewer classes, would have cost: a hint at what more of them would bring.
+
+    By ESZSL in closed form on the features of the configured backbone, with the constants chosen with all.
+
+    Args:
+        config: Backbone, image size and seed; nothing is trained.
+        dataset: Whose training images are thinned out.
+        draws: Random choices of pictures, or classes, for each share below 1.
+
+    Examples:
+        >>> for point in learning_curve(load_config("creatures"), read_dataset("data/creatures")):
+        ...     print(point.of, point.share, point.t1)
+    """
+    features = _directions(config, dataset)
+    phi = torch.from_numpy(dataset.unit_attributes).double()
+    constants = evaluate_baselines(config, dataset)[0].constants
+
+    def t1(rows: IntArray) -> float:
+        own = replace(dataset, train=rows, test_seen=np.array([], dtype=np.int64), folds=())
+        ridge = OneRidge(features[torch.from_numpy(rows)])
+        labels = torch.from_numpy(np.searchsorted(own.seen, own.labels[rows]))
+        model = _eszsl_model(ridge, labels, phi[torch.from_numpy(own.seen)], phi, constants)
+        return _t1(LinearScores(own, lambda asked: model(features[torch.from_numpy(asked)])))
+
+    whole, random, found = t1(dataset.train), np.random.default_rng(config.seed), []
+    of_images = dataset.labels[dataset.train]
+    for of in ("pictures", "classes"):
+        for share in SHARES:
+            tried = []
+            for draw in range(draws):
+                if of == "pictures":
+                    rows, _ = hold_out(dataset.train, dataset.labels, 1 - share, seed=config.seed + draw)
+                else:
+                    kept = random.permutation(dataset.seen)[: max(2, round(share * len(dataset.seen)))]
+                    rows = dataset.train[np.isin(of_images, kept)]
+                tried.append(t1(rows))
+            found.append(LearningPoint(of, share, float(np.mean(tried)), float(np.std(tried))))
+        found.append(LearningPoint(of, 1.0, whole, 0.0))
+    return found
+
+
 Model = Callable[[Tensor], Tensor]  # features [N, D] to logits [N, C]
 
 
-def _eszsl_model(ridge: Ridge, labels: Tensor, phi: Tensor, every: Tensor, constants: tuple[float, ...]) -> Model:
+def _eszsl_model(
+    ridge: Ridge | OneRidge, labels: Tensor, phi: Tensor, every: Tensor, constants: tuple[float, ...]
+) -> Model:
     matrix = eszsl(ridge, labels, phi, constants) @ every.T
     return lambda rows: rows @ matrix
 
@@ -144,8 +221,7 @@ def evaluate_baselines(config: Config, dataset: ZeroShotDataset) -> list[Baselin
         >>> for row in evaluate_baselines(load_config("creatures"), read_dataset("data/creatures")):
         ...     print(row.method, row.t1)
     """
-    features = torch.from_numpy(frozen_features(config, dataset)).double()
-    features = F.normalize(features - features[torch.from_numpy(dataset.train)].mean(dim=0), dim=1)
+    features = _directions(config, dataset)
     folds = dataset.validation(len(dataset.folds) or None, seed=config.seed)
     phi = torch.from_numpy(dataset.unit_attributes).double()
 
@@ -189,6 +265,12 @@ def _t1(scores: LinearScores) -> float:
     classes = scores.dataset.unseen
     answers = scores.score("unseen", classes).stopped(NEVER).final.argmax(dim=1)
     return per_class_accuracy(torch.from_numpy(classes)[answers], scores.labels("unseen"))
+
+
+def _directions(config: Config, dataset: ZeroShotDataset) -> Tensor:
+    """Frozen features from the mean of the training images, at length 1 [N, D]."""
+    features = torch.from_numpy(frozen_features(config, dataset)).double()
+    return F.normalize(features - features[torch.from_numpy(dataset.train)].mean(dim=0), dim=1)
 
 
 def frozen_features(config: Config, dataset: ZeroShotDataset) -> npt.NDArray[np.float32]:

@@ -1,8 +1,9 @@
-"""`erpcnet analyse`: the paper's figures and analyses of a run, as a page with pictures."""
+"""`erpcnet analyse`: what to know of a run, and the paper's figures and analyses of it, as a page with pictures."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ import numpy as np
 from erpcnet.config import TestCrops
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
+from erpcnet.evaluation.baselines import learning_curve
 from erpcnet.evaluation.gzsl import seen_unseen_curve
 from erpcnet.evaluation.protocol import Metrics, measure
 from erpcnet.evaluation.rollouts import EvaluationRollouts
-from erpcnet.evaluation.runs import open_run
+from erpcnet.evaluation.runs import OpenedRun, open_run, read_validation
 from erpcnet.experiments import figures
 from erpcnet.experiments.analysis import (
     Failures,
@@ -24,17 +26,37 @@ from erpcnet.experiments.analysis import (
     follow,
     thresholds,
 )
-from erpcnet.experiments.report import markdown_table
+from erpcnet.experiments.diagnosis import (
+    CHANCE,
+    WELL,
+    attribute_records,
+    close_pairs,
+    more_would_bring,
+    seen_records,
+)
+from erpcnet.experiments.page import Page, Picture, Section, Table
 from erpcnet.inference.drawing import draw_localities
 from erpcnet.inference.examples import load_picture
 from erpcnet.inference.loading import load
 from erpcnet.model.scoring import OperatingPoint
-from erpcnet.utils.files import output_file
+from erpcnet.utils.files import output_file, write_atomically
 
 SHOWN = 6  # pictures of failures
-LISTED = 10  # classes
-PAGE = "analysis.md"
-WRITTEN = (PAGE, "seen-unseen.png", "steps.png", "thresholds.png", "failures.png", "lost.png", "embeddings.png")
+LISTED = 10  # classes, attributes, pairs
+PAGE, HTML = "analysis.md", "analysis.html"
+WRITTEN = (
+    PAGE,
+    HTML,
+    "attributes.png",
+    "mistaken.png",
+    "learning.png",
+    "seen-unseen.png",
+    "steps.png",
+    "thresholds.png",
+    "failures.png",
+    "lost.png",
+    "embeddings.png",
+)
 
 
 def analyse_run(
@@ -45,7 +67,7 @@ def analyse_run(
     overwrite: bool = False,
     device: str | None = None,
 ) -> Path:
-    """Write the page `out`/analysis.md and its pictures; returns the page.
+    """Write the page `out`/analysis.md with its pictures, and `out`/analysis.html, which holds them; returns that.
 
     `overwrite`: those of an earlier analysis there may be replaced.
     """
@@ -58,48 +80,167 @@ def analyse_run(
         raise InputError(f"{out} cannot be made ({error.strerror}).") from None
     rollouts, point = opened.rollouts(), opened.point
     metrics, found = measure(rollouts, point, opened.config.seed), follow(rollouts, point)
-    parts = [_head(run, metrics), _curve(rollouts, point, out)]
+    sections = [
+        _attributes(run, rollouts, out),
+        _classes(rollouts, found, out),
+        _seen_classes(rollouts, point),
+        _more(opened, out),
+        _curve(rollouts, point, out),
+    ]
     if opened.network.steps:
-        parts.append(_steps(rollouts, metrics, found, point, out))
-        parts.append(_failures(run, rollouts, failures(found), test_crops, out))
-    parts += [_classes(rollouts, found), _embeddings(rollouts, found, out)]
-    page = out / PAGE
-    page.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
-    return page
+        sections += [_steps(rollouts, metrics, found, out), _threshold(rollouts, point, out)]
+        sections += [_failures(run, rollouts, failures(found), test_crops, out)]
+    sections += [_embeddings(rollouts, found, out)]
+    page = Page(*_head(run, metrics), [section for section in sections if section is not None])
+    write_atomically(out / PAGE, f"{page.to_markdown()}\n".encode())
+    write_atomically(out / HTML, page.to_html(out).encode())
+    return out / HTML
 
 
-def _head(run: str | Path, metrics: Metrics) -> str:
-    figures = {"T1": metrics.t1, "U": metrics.u, "S": metrics.s, "H": metrics.h, "AUSUC": metrics.ausuc}
-    text = ", ".join(f"{name} {100 * value:.1f}" for name, value in figures.items() if value is not None)
+def _head(run: str | Path, metrics: Metrics) -> tuple[str, str]:
+    shown = {"T1": metrics.t1, "U": metrics.u, "S": metrics.s, "H": metrics.h, "AUSUC": metrics.ausuc}
+    text = ", ".join(f"{name} {100 * value:.1f}" for name, value in shown.items() if value is not None)
     how = f"per cent; sigma and delta: {metrics.protocol}; crops: {metrics.crops}"
     return (
-        f"# {metrics.variant} on {metrics.dataset}: {Path(run).name}\n\n{text} ({how}). All of this is of test images; "
-        "nothing is chosen by it."
+        f"{metrics.variant} on {metrics.dataset}: {Path(run).name}",
+        f"{text} ({how}). All of this is of test images unless it says otherwise; nothing is chosen by it.",
     )
 
 
-def _curve(rollouts: EvaluationRollouts, point: OperatingPoint, out: Path) -> str:
+def _attributes(run: str | Path, rollouts: EvaluationRollouts, out: Path) -> Section | None:
+    stored = read_validation(run)
+    records = attribute_records(rollouts, None if stored is None else stored.attribute_auc)
+    if not records:
+        return None
+    known = [one.on_validation if one.on_validation is not None else one.on_unseen or 0.0 for one in records]
+    poorly, well = sum(area < CHANCE for area in known), sum(area >= WELL for area in known)
+    shown = records if len(records) <= 2 * LISTED else [*records[:LISTED], *records[-LISTED:]]
+    figures.draw_attributes(shown, out / "attributes.png")
+    which = "every attribute" if shown is records else f"the {LISTED} that are read worst and the {LISTED} read best"
+    return Section(
+        "Attributes",
+        [
+            "How well each attribute is read off a picture: the chance that a picture of a class that has it gets a "
+            "higher value than one of a class that has not (AUC; 50 % is chance), on classes that were not trained on. "
+            f"Of {len(records)} attributes {well} are read well ({WELL:.0%} or more), and {poorly} hardly at all "
+            f"(below {CHANCE:.0%}): leave those out, describe them better, or add seen classes that differ in them.",
+            Picture("attributes.png", f"AUC of {which}"),
+        ],
+    )
+
+
+def _classes(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> Section:
+    records = class_records(rollouts, found)
+    rows = [
+        (one.name, f"{one.accuracy:.0%}", f"{one.mistaken_for} ({one.how_often:.0%})" if one.mistaken_for else "")
+        for one in records[:LISTED]
+    ]
+    perfect = sum(one.accuracy == 1 for one in records)
+    blocks: list[str | Table | Picture] = [
+        f"The {len(rows)} of {len(records)} unseen classes that fare worst, among unseen classes alone; {perfect} are "
+        "always right.",
+        Table(("class", "right", "mistaken most often for"), rows),
+    ]
+    mistaken = [one for one in records if one.mistaken_for][:SHOWN]
+    if mistaken:
+        _draw_mistaken(rollouts.dataset, found, [(one.name, one.mistaken_for) for one in mistaken], out)
+        blocks.append(Picture("mistaken.png", "Above: mistaken for the class below, of which one picture is shown"))
+    pairs = close_pairs(rollouts, found)[:LISTED]
+    if pairs:
+        blocks += [
+            "Unseen classes whose rows are most alike. Where rows hardly differ, no picture helps: give such classes "
+            "an attribute that tells them apart.",
+            Table(
+                ("class", "class", "cosine of their rows", "taken for each other"),
+                [(one.first, one.second, f"{one.cosine:.2f}", f"{one.confused:.0%}") for one in pairs],
+            ),
+        ]
+    return Section("Unseen classes", blocks)
+
+
+def _draw_mistaken(dataset: ZeroShotDataset, found: Trajectories, pairs: Sequence[tuple[str, str]], out: Path) -> None:
+    """For each (class, what it is mistaken for): a picture that was, and one of the other class."""
+    labels, answers = found.labels.cpu().numpy(), found.answers[:, -1].cpu().numpy()
+    shown = []
+    for name, other in pairs:
+        own, taken = dataset.classes.index(name), dataset.classes.index(other)
+        picture = dataset.test_unseen[np.flatnonzero((labels == own) & (answers == taken))[0]]
+        example = dataset.test_unseen[np.flatnonzero(labels == taken)[0]]
+        shown.append((f"{name}, taken for", load_picture(dataset, picture), other, load_picture(dataset, example)))
+    figures.draw_mistaken(shown, out / "mistaken.png")
+
+
+def _seen_classes(rollouts: EvaluationRollouts, point: OperatingPoint) -> Section | None:
+    records = seen_records(rollouts, point)
+    if not records:
+        return None
+    worst = [
+        (one.name, f"{one.accuracy:.0%}", f"{one.mistaken_for} ({one.how_often:.0%})" if one.mistaken_for else "")
+        for one in records[:LISTED]
+    ]
+    claiming = sorted(records, key=lambda one: -one.claims)[:LISTED]
+    return Section(
+        "Seen classes",
+        [
+            f"Among all classes, at delta {point.delta:.2f}: the {len(worst)} of {len(records)} seen classes that fare "
+            "worst,",
+            Table(("class", "right", "mistaken most often for"), worst),
+            "and those for which pictures of unseen classes are taken most often (a share of all of these pictures).",
+            Table(("class", "claims"), [(one.name, f"{one.claims:.1%}") for one in claiming if one.claims]),
+        ],
+    )
+
+
+def _more(opened: OpenedRun, out: Path) -> Section | None:
+    title = "More pictures, or more classes?"
+    try:
+        points = learning_curve(opened.config, opened.dataset)
+    except InputError as error:
+        return Section(title, [f"Not estimated: {error}"])
+    figures.draw_learning(points, out / "learning.png")
+    return Section(
+        title,
+        [
+            "By ESZSL in closed form on the backbone's features before training, with fewer pictures of every seen "
+            "class, and with fewer seen classes: an estimate within seconds, not of this network. "
+            f"{more_would_bring(points)}",
+            Picture(
+                "learning.png", "T1 of ESZSL over what there is to learn from; bars: standard deviation of 3 draws"
+            ),
+        ],
+    )
+
+
+def _curve(rollouts: EvaluationRollouts, point: OperatingPoint, out: Path) -> Section | None:
     if rollouts.seen is None:
-        return ""
+        return None
     figures.draw_curve(seen_unseen_curve(rollouts, point.sigma), point.delta, out / "seen-unseen.png")
-    return (
-        "## Seen and unseen classes together\n\nCalibrated stacking: delta, subtracted from the logits of seen "
-        "classes, moves answers to unseen ones.\n\n![S over U](seen-unseen.png)"
+    return Section(
+        "Seen and unseen classes together",
+        [
+            "Calibrated stacking: delta, subtracted from the logits of seen classes, moves answers to unseen ones. "
+            "`erpcnet evaluate --delta` tries another.",
+            Picture("seen-unseen.png", "S over U"),
+        ],
     )
 
 
-def _steps(
-    rollouts: EvaluationRollouts, metrics: Metrics, found: Trajectories, point: OperatingPoint, out: Path
-) -> str:
+def _steps(rollouts: EvaluationRollouts, metrics: Metrics, found: Trajectories, out: Path) -> Section:
     by_step = [metrics.t1_global, *metrics.t1_by_step]
     figures.draw_steps(by_step, found, out / "steps.png")
-    table = markdown_table(
+    table = Table(
         ("after step", *(str(step) for step in range(len(by_step)))),
         [("T1", *(f"{100 * t1:.1f}" for t1 in by_step))],
     )
-    text = f"## Steps\n\nIf nobody stops; 0 is the glance.\n\n{table}\n\n![T1 over steps, and steps taken](steps.png)"
+    return Section(
+        "Steps",
+        ["If nobody stops; 0 is the glance.", table, Picture("steps.png", "T1 over steps, and steps taken")],
+    )
+
+
+def _threshold(rollouts: EvaluationRollouts, point: OperatingPoint, out: Path) -> Section | None:
     if rollouts.network.policy is None:  # which never stops
-        return text
+        return None
     sweep = thresholds(rollouts)
     figures.draw_thresholds(sweep, point.sigma, out / "thresholds.png")
     rows = [
@@ -107,37 +248,41 @@ def _steps(
         for one in sweep
     ]
     used = "never" if math.isinf(point.sigma) else f"{point.sigma:g}"
-    return (
-        f"{text}\n\n## The threshold\n\nImages stop once they are sure by sigma; {used} is used.\n\n"
-        f"{markdown_table(('sigma', 'T1', 'mean steps'), rows)}\n\n![T1 and steps over sigma](thresholds.png)"
+    return Section(
+        "The threshold",
+        [
+            f"Images stop once they are sure by sigma; {used} is used.",
+            Table(("sigma", "T1", "mean steps"), rows),
+            Picture("thresholds.png", "T1 and steps over sigma"),
+        ],
     )
 
 
 def _failures(
     run: str | Path, rollouts: EvaluationRollouts, found: Failures, test_crops: TestCrops | None, out: Path
-) -> str:
+) -> Section:
     lost, steps = len(found.lost), range(1, len(found.chance_of_kept))
     text = (
-        f"## Right answers lost on the way\n\nOf {found.images} images {found.right} are right at the end, "
-        f"{found.won} of which were not after the glance; {found.never} never are, and {lost} were right and are not "
-        "any more."
+        f"Of {found.images} images {found.right} are right at the end, {found.won} of which were not after the glance; "
+        f"{found.never} never are, and {lost} were right and are not any more."
     )
+    title = "Right answers lost on the way"
     if not lost:
-        return text
-    shown = ""
+        return Section(title, [text])
+    shown = []
     if rollouts.network.policy is not None:  # chance would select others the next time
         text += " The paper calls these failures of the policy."
         lost_rows = rollouts.dataset.test_unseen[found.lost.cpu().numpy()]
         _draw_lost(run, rollouts.dataset, lost_rows, test_crops, out / "lost.png")
-        shown = "\n\n![Some of them](lost.png)"
+        shown = [Picture("lost.png", "Some of them")]
     figures.draw_failures(found, out / "failures.png")
     at = found.lost_at.tolist()
-    counts = markdown_table(("lost at step", *map(str, steps)), [("images", *(str(at.count(step)) for step in steps))])
-    chance = markdown_table(
+    counts = Table(("lost at step", *map(str, steps)), [("images", *(str(at.count(step)) for step in steps))])
+    chance = Table(
         ("chance of the true class after step", *map(str, range(len(found.chance_of_lost)))),
         [("lost", *(f"{100 * value:.1f}" for value in found.chance_of_lost.tolist()))],
     )
-    return f"{text}\n\n{counts}\n\n{chance}\n\n![When, and how sure](failures.png){shown}"
+    return Section(title, [text, counts, chance, Picture("failures.png", "When, and how sure"), *shown])
 
 
 def _draw_lost(
@@ -151,30 +296,20 @@ def _draw_lost(
     draw_localities(pictures, found, [dataset.classes[dataset.labels[row]] for row in rows], out)
 
 
-def _classes(rollouts: EvaluationRollouts, found: Trajectories) -> str:
-    records = class_records(rollouts, found)
-    rows = [
-        (one.name, f"{one.accuracy:.0%}", f"{one.mistaken_for} ({one.how_often:.0%})" if one.mistaken_for else "")
-        for one in records[:LISTED]
-    ]
-    perfect = sum(one.accuracy == 1 for one in records)
-    table = markdown_table(("class", "right", "mistaken most often for"), rows)
-    return (
-        f"## Classes\n\nThe {len(rows)} of {len(records)} unseen classes that fare worst; {perfect} are always right."
-        f"\n\n{table}"
-    )
-
-
-def _embeddings(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> str:
+def _embeddings(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> Section | None:
     embeddings = embed(rollouts, found)
     if embeddings is None:
-        return ""
+        return None
     figures.draw_embeddings(embeddings, rollouts.dataset.classes, out / "embeddings.png")
     count, also = (
         len(np.unique(embeddings.labels)),
         "" if embeddings.of_both is None else ", and with what localities add",
     )
-    return (
-        f"## Embeddings\n\nt-SNE of the {count} unseen classes that the glance mistakes most often, by what it says of "
-        f"their images{also}.\n\n![t-SNE](embeddings.png)"
+    return Section(
+        "Embeddings",
+        [
+            f"t-SNE of the {count} unseen classes that the glance mistakes most often, by what it says of their images"
+            f"{also}.",
+            Picture("embeddings.png", "t-SNE"),
+        ],
     )

@@ -1,0 +1,124 @@
+"""A page of text, tables and pictures, as Markdown beside its pictures and as one HTML file that holds them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from erpcnet.experiments.report import markdown_table
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8885; --quiet: #777; }
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.4rem; }
+nav a { margin-right: 1rem; white-space: nowrap; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .6rem 0; }
+th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px solid var(--line); }
+figure { margin: 1rem 0; } figcaption { color: var(--quiet); font-size: .9rem; }
+img { max-width: 100%; height: auto; background: #fff; border-radius: .3rem; }
+@media (prefers-color-scheme: dark) { body { background: #14181f; color: #e6e9ef; } a { color: #8db8ff; } }
+"""
+
+
+class Table(NamedTuple):
+    """A table: its header and its rows, as texts."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def to_markdown(self) -> str:
+        """Its lines."""
+        return markdown_table(self.header, self.rows)
+
+
+class Picture(NamedTuple):
+    """A picture: the file's name beside the page, and what is to be seen."""
+
+    file: str
+    caption: str
+
+
+Block = str | Table | Picture
+
+
+class Section(NamedTuple):
+    """A heading and what follows it."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Sections below a title.
+
+    Examples:
+        >>> page = Page("Squares", "Of numbers.", [Section("Table", [Table(("n", "n^2"), [("2", "4")])])])
+        >>> print(page.to_markdown())
+        # Squares
+        <BLANKLINE>
+        Of numbers.
+        <BLANKLINE>
+        ## Table
+        <BLANKLINE>
+        | n | n^2 |
+        | --- | --- |
+        | 2 | 4 |
+    """
+
+    title: str
+    introduction: str
+    sections: Sequence[Section]
+
+    def to_markdown(self) -> str:
+        """The page as Markdown, whose pictures lie beside it."""
+
+        def told(block: Block) -> str:
+            if isinstance(block, Table):
+                return block.to_markdown()
+            return f"![{block.caption}]({block.file})" if isinstance(block, Picture) else block
+
+        parts = [f"# {self.title}", self.introduction]
+        for section in self.sections:
+            parts += [f"## {section.title}", *map(told, section.blocks)]
+        return "\n\n".join(parts)
+
+    def to_html(self, folder: Path) -> str:
+        """The page as one HTML file, with the PNG pictures of `folder` inside; it fetches nothing."""
+
+        def told(block: Block) -> str:
+            if isinstance(block, Table):
+                head = "".join(f"<th>{escape(cell)}</th>" for cell in block.header)
+                rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in block.rows)
+                return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+            if isinstance(block, Picture):
+                data = base64.b64encode((folder / block.file).read_bytes()).decode()
+                caption = escape(block.caption, quote=True)
+                image = f"<img alt='{caption}' src='data:image/png;base64,{data}'>"
+                return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+            return f"<p>{_text(block)}</p>"
+
+        links = "".join(
+            f"<a href='#s{place}'>{escape(section.title)}</a> " for place, section in enumerate(self.sections)
+        )
+        body = "".join(
+            f"<h2 id='s{place}'>{escape(section.title)}</h2>{''.join(map(told, section.blocks))}"
+            for place, section in enumerate(self.sections)
+        )
+        return (
+            "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+            "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+            f"<title>{escape(self.title)}</title><style>{STYLE}</style></head><body>"
+            f"<h1>{escape(self.title)}</h1><p>{_text(self.introduction)}</p><nav>{links}</nav>{body}</body></html>\n"
+        )
+
+
+def _text(markdown: str) -> str:
+    """Text whose only mark-up is `code`."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(markdown))
