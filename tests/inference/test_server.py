@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -19,11 +20,13 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from PIL import Image
 
+from erpcnet.cli import main
 from erpcnet.data.images import load_image
 from erpcnet.errors import InputError
 from erpcnet.inference import Prediction, ZeroShotClassifier, server, service
 from erpcnet.inference.server import Server, create_app
-from erpcnet.inference.service import PixelBudget, Service
+from erpcnet.inference.service import BusyError, PixelBudget, Service
+from untrained import untrained_run
 
 Start = Callable[..., httpx.Client]
 
@@ -90,6 +93,9 @@ def test_classes_are_added_listed_changed_and_removed(start: Start, picture: Pat
     assert client.get("/classes").json()[-1]["attributes"] == {"a": 1.0, "b": 0.25}
     assert len(client.delete("/classes/new").json()["classes"]) == 9
     assert client.delete("/classes/new").status_code == 404
+    client.post("/classes", json={"name": "a/b", "attributes": {"a": 1.0}})
+    assert client.put("/classes/a%2Fb", json={"attributes": {"b": 1.0}}).status_code == 200
+    assert len(client.delete("/classes/a%2Fb").json()["classes"]) == 9
 
 
 @pytest.mark.parametrize(
@@ -132,6 +138,17 @@ def test_only_its_own_names_and_pages_are_answered(start: Start) -> None:
         assert client.get("/about", headers={"Host": host}).status_code == 200, host
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example", ""):
         assert client.get("/about", headers={"Host": host}).status_code == 403, host
+    for host in (
+        "evil.example@127.0.0.1",
+        "127.0.0.1/evil.example",
+        "127.0.0.1?x",
+        "[::1].evil.example",
+        "127.0.0.1:x",
+    ):
+        assert client.get("/about", headers={"Host": host}).status_code == 403, host
+    for host, origin in (("LOCALHOST:9", "http://localhost:9"), ("localhost:80", "http://localhost"), ("::1", "null")):
+        status = 403 if origin == "null" else 200
+        assert client.get("/about", headers={"Host": host, "Origin": origin}).status_code == status, host
     assert client.get("/about", headers={"Origin": "http://evil.example"}).status_code == 403
     assert client.get("/about", headers={"Origin": f"http://127.0.0.1:{port}"}).status_code == 200
 
@@ -151,6 +168,12 @@ def test_a_token_is_asked_for(start: Start) -> None:
     assert client.get("/about").status_code == 401
     assert client.get("/about", headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert client.get("/about", headers={"Authorization": "Bearer secret"}).status_code == 200
+    assert client.get("/about", headers={"Authorization": "bearer secret"}).status_code == 200
+    assert client.get("/about", headers={"Authorization": "secret"}).status_code == 401
+    # The path is what was asked for, whatever this host is called.
+    assert client.get("/about", headers={"Host": "127.0.0.1/health?"}).status_code == 403
+    other = start(token="ключ")
+    assert other.get("/about", headers={b"Authorization": "Bearer ключ".encode()}).status_code == 200
 
 
 def test_the_interface_is_described_on_a_page(start: Start) -> None:
@@ -205,6 +228,37 @@ def test_too_much_is_refused_before_it_is_read(start: Start) -> None:
             assert b" 4" in peer.recv(100)[:16]
 
 
+def test_what_is_too_much_is_told_to_whoever_sends_it_all(start: Start) -> None:
+    """Also where a length stands beside chunks, which have another."""
+    client = start()
+    for version in ("1.1", "1.0"):
+        with socket.create_connection(("127.0.0.1", int(client.base_url.port or 0)), timeout=20) as peer:
+            head = f"POST /predict HTTP/{version}\r\nHost: localhost\r\nContent-Length: {70 * 2**20}\r\n\r\n"
+            peer.sendall(head.encode())
+            for _ in range(70):
+                peer.sendall(bytes(2**20))
+            assert b" 413 " in peer.recv(100)
+    both = {"Content-Length": "9", "Transfer-Encoding": "chunked", "Content-Type": "application/json"}
+    assert client.post("/classes", content=iter([b" " * 2**20] * 3), headers=both).status_code == 411
+    assert client.post("/predict", content=iter([b" " * 2**20] * 70)).status_code == 413
+
+
+def test_what_is_no_request_is_told_in_a_sentence(start: Start) -> None:
+    client = start()
+    for sent in (b"\x16\x03\x01\x02\0\r\n\r\n", b"GET /\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", int(client.base_url.port or 0)), timeout=10) as peer:
+            peer.sendall(sent)
+            assert peer.recv(1000).endswith(b'{"error":"this is no request of HTTP."}')
+    json_type = {"Content-Type": "application/json"}
+    for body in (b"[" * 100_000, b"\xff\xfe{", b'{"name": "x", "attributes": {"a\\n\\ud800": 1}}', b"9" * 5000):
+        reply = client.post("/classes", content=body, headers=json_type)
+        assert reply.status_code in (400, 422), body[:20]
+        assert set(reply.json()) == {"error"}
+        assert "\n" not in reply.json()["error"]
+    for path in ("/about/", "/about%0a", "/predict/"):
+        assert client.post(path).status_code == 404, path
+
+
 def test_slow_clients_are_let_go_and_block_nobody(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
     monkeypatch.setattr(server, "BODY_SECONDS", 0.5)
@@ -221,6 +275,48 @@ def test_slow_clients_are_let_go_and_block_nobody(start: Start, monkeypatch: pyt
     assert b"408" in halfway.recv(100)
     for peer in silent:
         assert peer.recv(10) == b""  # closed
+        peer.close()
+
+
+def test_nothing_stays_open_that_does_not_come_whole(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of which a byte comes at a time, a second request without an end, answers that nobody reads."""
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(server, "BODY_SECONDS", 0.5)
+    port = int(start().base_url.port or 0)
+    one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    body = b"POST /classes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+    pages = one.replace(b"/health", b"/") * 800
+    for sent, last in ((body, b"408 Request Timeout"), (one + b"GET /health HT", b'"ok"'), (pages, b"")):
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.settimeout(20)
+            peer.connect(("127.0.0.1", port))
+            with suppress(OSError):  # closed while it is sent
+                peer.sendall(sent)
+            if not last:
+                time.sleep(2)
+            received = b""
+            with suppress(ConnectionResetError):
+                while more := peer.recv(2**16):
+                    received += more
+            assert last in received
+            assert received.count(b"200 OK") < 800
+
+
+def test_whoever_asks_goes_before_those_who_do_not(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_room", lambda: 20)
+    client = start()
+    port = int(client.base_url.port or 0)
+    begun = (b"", b"GET /about HT", b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\na")
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(60)]
+    for number, peer in enumerate(silent):
+        with suppress(OSError):
+            peer.sendall(begun[number % 3])
+    for _ in range(5):
+        started = time.monotonic()
+        assert client.get("/about", headers={"Connection": "close"}).status_code == 200
+        assert time.monotonic() - started < 3
+    for peer in silent:
         peer.close()
 
 
@@ -250,6 +346,66 @@ def test_pictures_share_a_budget_of_pixels() -> None:
     assert 40 <= most <= 100
     with budget.take(10**9):  # alone
         pass
+
+
+def test_a_picture_that_fails_is_no_matter_of_the_others(
+    classifier: ZeroShotClassifier, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(pictures: list[Image.Image], candidates: str) -> list[Prediction]:
+        if any(one.width == 1 for one in pictures):
+            raise RuntimeError
+        time.sleep(0.05)
+        return ZeroShotClassifier.predict(classifier, pictures, candidates)
+
+    monkeypatch.setattr(classifier, "predict", fail)
+    file, asked = BytesIO(), Service(classifier)
+    Image.new("RGB", (1, 9)).save(file, "PNG")
+    found = [asked.submit(sent) for sent in [picture.read_bytes(), file.getvalue()] * 6]
+    assert [one.exception() is None for one in found] == [True, False] * 6
+    asked.close()
+    with pytest.raises(BusyError):
+        asked.submit(picture.read_bytes())
+
+
+def test_classes_change_while_pictures_are_predicted(
+    classifier: ZeroShotClassifier, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = Event(), Event()
+
+    def wait(pictures: list[Image.Image], candidates: str) -> list[Prediction]:
+        begun.set()
+        assert go_on.wait(30)
+        return ZeroShotClassifier.predict(classifier, pictures, candidates)
+
+    monkeypatch.setattr(classifier, "predict", wait)
+    asked = Service(classifier)
+    found = asked.submit(picture.read_bytes())
+    assert begun.wait(20)
+    asked.add_class("new", {"a": 1.0})
+    go_on.set()
+    assert found.result()["among"] == 10
+    asked.close()
+
+
+def test_it_ends_while_pictures_wait(
+    classifier: ZeroShotClassifier, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(pictures: list[Image.Image], candidates: str) -> list[Prediction]:
+        time.sleep(0.3)
+        return ZeroShotClassifier.predict(classifier, pictures, candidates)
+
+    monkeypatch.setattr(classifier, "predict", wait)
+    asked = Service(classifier)
+    found = [asked.submit(picture.read_bytes()) for _ in range(200)]
+    started = time.monotonic()
+    asked.close()
+    assert time.monotonic() - started < 10
+    assert any(one.cancelled() or one.exception() for one in found[100:])
+
+
+def test_an_empty_token_is_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(untrained_run(tmp_path / "run")), "--token", ""]) == 2
+    assert "--token is empty" in capsys.readouterr().err
 
 
 def test_a_taken_port_is_told(start: Start, classifier: ZeroShotClassifier) -> None:

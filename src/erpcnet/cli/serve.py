@@ -55,6 +55,8 @@ def run(options: Namespace, browser: bool = False) -> int:
 
     if not 0 <= options.port < 2**16:
         raise InputError(f"--port is {options.port}; it must be from 0 to {2**16 - 1}.")
+    if options.token is not None and not options.token.strip():
+        raise InputError("--token is empty, which would let everyone in; give a secret, or leave the flag out.")
     classifier = load(options.run, options.device, test_crops=options.crops)
     if options.add_classes:
         add_classes_from(classifier, options.add_classes)
@@ -66,12 +68,15 @@ def run(options: Namespace, browser: bool = False) -> int:
         examples = []
     names = tuple(name.strip() for name in options.allowed_hosts.split(",") if name.strip())
     token = options.token or os.environ.get(TOKEN)
-    app = create_app(Service(classifier, examples), options.host, names, token)
-    server = Server(app, options.host, options.port)
+    service = Service(classifier, examples)
+    server = Server(create_app(service, options.host, names, token), options.host, options.port)
     address = f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{server.port}"
     console.print(f"{address} (the interface: {address}/docs; Ctrl-C ends it)", soft_wrap=True)
     if browser:
         Timer(0.5, lambda: webbrowser.open(address)).start()
     with suppress(KeyboardInterrupt):  # the way to end it
-        server.serve_forever()
+        try:
+            server.serve_forever()
+        finally:
+            service.close()
     return 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from typing import Any
@@ -21,6 +21,8 @@ from erpcnet.inference.prediction import Prediction
 LARGEST = 64 * 2**20  # bytes of a picture
 PIXELS = 60 * 10**6  # of pictures that are decoded at a time, together
 BATCH, WAITING = 16, 256  # pictures that run at once, and that may wait
+THREADS = 2 * BATCH  # which decode, or wait for an answer
+BLOCK = 2**29  # bytes that Pillow takes at once, at most: many small pieces would not go back to the system
 LONGEST = 120.0  # seconds that anyone waits
 SHOWN_ATTRIBUTES = 8
 MOST_CLASSES = 100_000
@@ -41,14 +43,15 @@ class PixelBudget:
     """Lets pictures be decoded while all of them together have no more than so many pixels."""
 
     def __init__(self, pixels: int = PIXELS) -> None:
-        self._free, self._most, self._changed = pixels, pixels, threading.Condition()
+        self._free, self._most, self._changed, self._closed = pixels, pixels, threading.Condition(), False
 
     @contextmanager
     def take(self, pixels: int) -> Iterator[None]:
         """Wait until there is room; a picture that is larger than all of it is alone."""
         wanted = min(pixels, self._most)
         with self._changed:
-            if not self._changed.wait_for(lambda: self._free >= wanted, timeout=LONGEST):
+            there_is = self._changed.wait_for(lambda: self._closed or self._free >= wanted, timeout=LONGEST)
+            if self._closed or not there_is:
                 raise BusyError
             self._free -= wanted
         try:
@@ -57,6 +60,12 @@ class PixelBudget:
             with self._changed:
                 self._free += wanted
                 self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nobody waits any longer."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 class Service:
@@ -73,14 +82,24 @@ class Service:
 
     def __init__(self, classifier: ZeroShotClassifier, examples: Sequence[Image.Image] = ()) -> None:
         self._classifier, self._examples = classifier, [_png(picture) for picture in examples]
-        self._lock = threading.Lock()  # of the classifier, which is one
+        self._lock = threading.Lock()  # of those who change the classes; who predicts takes the table as it is then
         self._jobs: queue.Queue[_Job | None] = queue.Queue(WAITING)
         self._budget = PixelBudget()
+        Image.core.set_block_size(BLOCK)
+        self._room = threading.Semaphore(WAITING)
+        self._threads = ThreadPoolExecutor(THREADS, "picture")
         self._worker = threading.Thread(target=self._work, name="predict", daemon=True)
         self._worker.start()
 
     def close(self) -> None:
-        """End the worker, after what waits."""
+        """End, soon: what waits is not done any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._budget.close()
+        with suppress(queue.Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None and job.found.set_running_or_notify_cancel():
+                    job.found.set_exception(BusyError())
         self._jobs.put(None)
         self._worker.join(timeout=LONGEST)
 
@@ -127,6 +146,22 @@ class Service:
                 job.found.cancel()  # nobody waits for it any more
                 raise
         return {**asdict(found), "evidence": _top_evidence(found), "width": shown.width, "height": shown.height}
+
+    def submit(self, picture: bytes, candidates: str = "all") -> Future[dict[str, Any]]:
+        """The same in a thread; what has not begun may be cancelled.
+
+        Raises:
+            BusyError: Too many wait.
+        """
+        if not self._room.acquire(blocking=False):
+            raise BusyError
+        try:
+            found = self._threads.submit(self.predict, picture, candidates)
+        except RuntimeError:  # it has ended
+            self._room.release()
+            raise BusyError from None
+        found.add_done_callback(lambda _: self._room.release())
+        return found
 
     def classes(self) -> list[dict[str, Any]]:
         """Every class with its attributes that are not 0."""
@@ -178,14 +213,17 @@ class Service:
             same = [job for job in same if job.found.set_running_or_notify_cancel()]
             if same:
                 self._predict(same)
+            job, same = None, []  # or the last pictures stay while it waits for others
 
     def _predict(self, jobs: Sequence[_Job]) -> None:
         try:
-            with self._lock:
-                found = self._classifier.predict([job.picture for job in jobs], jobs[0].candidates)
+            found = self._classifier.predict([job.picture for job in jobs], jobs[0].candidates)
         except Exception as error:  # whoever asked is told, and the worker goes on
-            for job in jobs:
-                job.found.set_exception(error)
+            if len(jobs) == 1:
+                jobs[0].found.set_exception(error)
+                return
+            for job in jobs:  # one picture is no matter of the others
+                self._predict([job])
         else:
             for job, prediction in zip(jobs, found, strict=True):
                 job.found.set_result(prediction)
