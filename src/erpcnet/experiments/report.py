@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -162,16 +162,19 @@ def _oracle_share(own: dict[str, Rows]) -> str:
     return markdown_table(("of the oracle's gain, at step", *(c.removeprefix("t1_step") for c in columns)), rows)
 
 
+ELSEWHERE = ("animals36", "creatures")
 DATASETS = ("SUN", "CUB", "aPY", "AwA2")
 SOURCES = ("as the paper has it", "the paper", "since")
+NOT_MEASURED = ("not measured",) * 2
+BACKBONES = {"resnet50_v1": "ResNet-50", "resnet50": "ResNet-50", "resnet101": "ResNet-101"}
 
 
-def published_table(rows: Rows, ablations: Sequence[Rows]) -> str:
+def published_table(rows: Rows, own: Mapping[str, Sequence[Rows]]) -> str:
     """The paper's main table, what was reported since, and this project's rows: T1, and H with U and S behind it.
 
     Args:
         rows: Of others, one for each method and dataset.
-        ablations: This project's, of CUB.
+        own: This project's ablations of each of the `DATASETS`; those that are missing were not measured.
     """
     header = ("method", "", "backbone", "input", *(f"{name} {figure}" for name in DATASETS for figure in ("T1", "H")))
     table = []
@@ -180,19 +183,36 @@ def published_table(rows: Rows, ablations: Sequence[Rows]) -> str:
         for row in rows:
             if row["source"] == source:
                 found.setdefault(row["method"], {})[row["dataset"]] = row
-        for method, own in found.items():
-            any_row = next(iter(own.values()))
+        for method, reported in found.items():
+            any_row = next(iter(reported.values()))
             about = (any_row[column] for column in ("kind", "backbone", "input"))
-            table.append((method, *about, *(cell for name in DATASETS for cell in _published_cells(own.get(name)))))
-    for ablation in ablations:
-        for condition, tested in by_condition(ablation).items():
-            erpcnet = by_method(tested).get("ERPCNet")
-            if erpcnet and condition.crops in (1, 4):
-                figures = (spread(erpcnet, "t1"), spread(erpcnet, "h"))
-                missing = ("not measured",) * 2
-                cells = [cell for name in DATASETS for cell in (figures if name == "CUB" else missing)]
-                tests = f"{_input(tested[0])}, {condition}"
-                table.append(("**ERPCNet, here**", "end to end", "ResNet-50", tests, *cells))
+            cells = (cell for name in DATASETS for cell in _published_cells(reported.get(name)))
+            table.append((method, *about, *cells))
+    tested: dict[tuple[str, str], dict[str, Rows]] = {}
+    for name, ablations in own.items():
+        for ablation in ablations:
+            for condition, found_rows in by_condition(ablation).items():
+                erpcnet = by_method(found_rows).get("ERPCNet")
+                if erpcnet and condition.crops in (1, 4):
+                    backbone = erpcnet[0]["backbone"]
+                    how = BACKBONES.get(backbone, backbone), f"{_input(erpcnet[0])}, {condition}"
+                    tested.setdefault(how, {})[name] = erpcnet
+    for (title, tests), measured in tested.items():
+        both = {name: (spread(found_rows, "t1"), spread(found_rows, "h")) for name, found_rows in measured.items()}
+        cells = (cell for name in DATASETS for cell in both.get(name, NOT_MEASURED))
+        table.append(("**ERPCNet, here**", "end to end", title, tests, *cells))
+    return markdown_table(header, table)
+
+
+def others_table(results: Mapping[str, Rows]) -> str:
+    """T1 and H of this project's networks on data that no one else reports on."""
+    header = ("", *(f"{method} {figure}" for method in VARIANTS for figure in ("T1", "H")))
+    table = []
+    for name, rows in results.items():
+        for condition, tested in by_condition(rows).items():
+            own = by_method(tested)
+            cells = (spread(own.get(method, []), figure) for method in VARIANTS for figure in ("t1", "h"))
+            table.append((f"{name}, {condition}", *cells))
     return markdown_table(header, table)
 
 
@@ -311,11 +331,21 @@ def fill(page: Path, marker: str, text: str) -> None:
     page.write_text(f"{before}{start}{text}\n{end}{after}", encoding="utf-8")
 
 
+def own_rows(results: Path) -> dict[str, list[Rows]]:
+    """The ablations of each of the `DATASETS` in a folder: sun.csv, cub-224.csv, ..."""
+    found: dict[str, list[Rows]] = {}
+    for name in DATASETS:
+        paths = sorted({*results.glob(f"{name.lower()}.csv"), *results.glob(f"{name.lower()}-*.csv")})
+        if paths:
+            found[name] = [read_rows(path) for path in paths]
+    return found
+
+
 def main() -> None:
     """Fill the pages below docs/ from the CSV files beside them."""
     results = Path("docs/results")
     fill(Path("README.md"), "quickstart", quickstart_block(read_rows(results / "quickstart.csv")))
-    for name in ("creatures", "animals36"):
+    for name in ELSEWHERE:
         fill(results / f"{name}.md", "ablation", ablation_tables(read_rows(results / f"{name}.csv")))
     page = results.parent / "results.md"
     ablations = {path.stem: read_rows(path) for path in sorted(results.glob("cub-*.csv"))}
@@ -326,7 +356,8 @@ def main() -> None:
     draw_curves(found, results.parent / "images" / "curve.png")
     published = read_rows(results / "published.csv")
     fill(page, "summary", summary_table(list(ablations.values()), published))
-    fill(page, "published", published_table(published, list(ablations.values())))
+    fill(page, "published", published_table(published, own_rows(results)))
+    fill(page, "others", others_table({name: read_rows(results / f"{name}.csv") for name in ELSEWHERE}))
     speed, timings = results.parent / "speed.md", Path("benchmarks/results")
     fill(speed, "arithmetic", arithmetic_table(read_rows(timings / "arithmetic.csv")))
     for machine, benches in read_benches(timings).items():
