@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from erpcnet.config import load_config
 from erpcnet.config.build import build
 from erpcnet.errors import InputError
 
@@ -67,3 +69,24 @@ def test_numbers_may_be_written_as_yaml_reads_them() -> None:
 def test_what_does_not_fit_is_named(values: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         build(Outer, values)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 0x" + "f" * 400, "seed is a number of more than 100 digits"),
+        ("[a, b]: 3", "the name of a setting is a list or a group"),
+        ("seed: 1\nseed: 2", "'seed' stands there twice; keep one."),
+        ("seed: [1", "line 1: "),
+        ("seed: 2001-99-99", "cannot be read as a number or a date."),
+        ('extends: "a\\nb.yaml"', r"a\nb.yaml is not there"),
+        ("".join(f"name{number}: 1\n" for number in range(50_000)), "there is no setting 'name0'"),
+    ],
+)
+def test_files_of_other_things_are_refused_in_a_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_config(tmp_path / "mine.yaml")
+    assert message in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert str(caught.value).endswith(".")

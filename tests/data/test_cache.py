@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from PIL import Image
 
 from conftest import TINY
 from erpcnet.config import DataSettings
-from erpcnet.data import ImageCache, ImageLoader, open_cache, read_dataset
+from erpcnet.data import ImageCache, ImageLoader, ZeroShotDataset, open_cache, read_dataset
 from erpcnet.data.cache import FOLDER
 from erpcnet.data.creatures import make_creatures
 from erpcnet.data.loader import _copy_to
@@ -147,3 +148,26 @@ def test_a_full_gpu_leaves_pixels_on_the_host(monkeypatch: pytest.MonkeyPatch) -
     assert np.array_equal(there.numpy(), pixels)
     monkeypatch.setattr(torch, "empty", full)
     assert _copy_to(torch.device("cpu"), pixels) is None
+
+
+@pytest.mark.parametrize("ending", [".npy", ".json"])
+def test_what_is_no_file_is_built_again(ending: str, dataset: ZeroShotDataset, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(dataset.root, data, ignore=shutil.ignore_patterns(FOLDER))
+    copied = read_dataset(data)
+    expected = open_cache(copied, 24).pixels.copy()
+    (stored,) = (data / FOLDER).glob(f"*{ending}")
+    stored.unlink()
+    os.mkfifo(stored)
+    assert np.array_equal(open_cache(copied, 24).pixels, expected)
+
+
+def test_a_damaged_head_is_built_again(dataset: ZeroShotDataset, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(dataset.root, data, ignore=shutil.ignore_patterns(FOLDER))
+    copied = read_dataset(data)
+    expected = open_cache(copied, 24).pixels.copy()
+    (stored,) = (data / FOLDER).glob("*.npy")
+    content = stored.read_bytes()
+    stored.write_bytes(content[:12] + b"((((" + content[16:])
+    assert np.array_equal(open_cache(copied, 24).pixels, expected)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -244,3 +245,11 @@ def test_as_many_folds_as_hold_enough_classes(dataset: ZeroShotDataset, monkeypa
     assert len(dataset.validation()) == 1
     with pytest.raises(InputError, match="too few seen classes for validation folds"):
         dataclasses.replace(dataset, folds=()).validation()
+
+
+def test_a_link_to_nothing_is_no_missing_table(creatures: Path, tmp_path: Path) -> None:
+    shutil.copytree(creatures, tmp_path / "data")
+    (tmp_path / "data" / "folds.csv").unlink(missing_ok=True)
+    (tmp_path / "data" / "folds.csv").symlink_to("folds.csv")
+    with pytest.raises(InputError, match=r"folds\.csv cannot be read"):
+        read_dataset(tmp_path / "data")

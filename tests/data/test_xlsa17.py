@@ -18,6 +18,7 @@ from conftest import shared
 from erpcnet.config import load_config
 from erpcnet.data import open_cache, read_dataset
 from erpcnet.data.check import check_dataset
+from erpcnet.data.matlab import check_matlab
 from erpcnet.data.xlsa17 import KNOWN
 from erpcnet.errors import InputError, MissingImagesError
 from erpcnet.training import Log, open_context
@@ -285,3 +286,38 @@ def test_awa2s_own_list_of_attribute_names_is_read(root: Path) -> None:
     assert read_dataset(root).attribute_names[0] == "attribute 1"
     (root / "predicates.txt").write_text("".join(f"{number:>5}\t{name}\n" for number, name in enumerate(names, 1)))
     assert read_dataset(root).attribute_names == tuple(names)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_damaged_file_is_refused_and_never_read_past_its_end(root: Path, compressed: bool) -> None:
+    path = root / "att_splits.mat"
+    names = ("att", "allclasses_names", "trainval_loc", "test_seen_loc", "test_unseen_loc")
+    values = {name: value for name, value in scipy.io.loadmat(path).items() if name in names}
+    scipy.io.savemat(path, values, do_compression=compressed)
+    check_matlab(path, names)
+    content = path.read_bytes()
+    refused = 0
+    for place in range(128, len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            check_matlab(path, names)
+            scipy.io.loadmat(path, variable_names=names)  # which ends the process, if the check lets the wrong ones by
+        except Exception:
+            refused += 1
+    assert refused > len(content) // 8
+
+
+@pytest.mark.parametrize("text", ["ant\0bee", "bee\nnobody"])
+def test_lists_of_other_things_are_refused(root: Path, text: str) -> None:
+    (root / "valclasses1.txt").write_text(text)
+    with pytest.raises(InputError, match=r"valclasses1\.txt"):
+        read_dataset(root)
+
+
+@pytest.mark.parametrize("number", [np.inf, 1e300, 2.0**60])
+def test_numbers_beyond_all_images_are_refused(root: Path, number: float) -> None:
+    values = scipy.io.loadmat(root / "att_splits.mat")
+    values["trainval_loc"] = np.array([[number]])
+    scipy.io.savemat(root / "att_splits.mat", {name: one for name, one in values.items() if name[0] != "_"})
+    with pytest.raises(InputError, match="trainval_loc"):
+        read_dataset(root)

@@ -14,6 +14,7 @@ from erpcnet.experiments.report import (
     ELSEWHERE,
     ablation_tables,
     bars_table,
+    entropy_table,
     fill,
     others_table,
     own_rows,
@@ -29,7 +30,8 @@ from erpcnet.experiments.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
-RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name not in ("published.csv", "quickstart.csv")]
+OTHERS = ("published.csv", "quickstart.csv", "entropy.csv")
+RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name not in OTHERS]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
@@ -69,6 +71,12 @@ def test_the_main_table_is_on_the_page() -> None:
     assert len(here) == 3 * 4  # 224, 448 and zoom; one crop and four, with the correction and without
     assert all(line.count("not measured") == 6 for line in here)
     assert others_table({name: read_rows(RESULTS / f"{name}.csv") for name in ELSEWHERE}) in page
+
+
+def test_the_page_says_what_entropy_does() -> None:
+    rows = read_rows(RESULTS / "entropy.csv")
+    assert len(rows) == 2 * 3 * 31
+    assert entropy_table(rows) in (RESULTS.parent / "results.md").read_text(encoding="utf-8")
 
 
 def test_who_has_the_images_fills_the_columns(tmp_path: Path) -> None:

@@ -241,3 +241,15 @@ def test_a_table_has_to_be_there(classifier: ZeroShotClassifier, tmp_path: Path)
         add_classes_from(classifier, "")
     with pytest.raises(InputError, match="is no plain file; it must be a CSV table"):
         add_classes_from(classifier, tmp_path)
+
+
+@pytest.mark.parametrize("names", [None, 3, b"", [None], [["class 1"]], np.array("x"), np.zeros((2, 2))])
+def test_lists_of_names_that_are_none_are_refused(names: Any, classifier: ZeroShotClassifier) -> None:
+    for refuse in (classifier.remove_classes, classifier.classes.select):
+        with pytest.raises(InputError, match=r"list of names|there is no class"):
+            refuse(names)
+
+
+def test_a_table_has_a_class_at_least() -> None:
+    with pytest.raises(InputError, match="there is no class"):
+        ClassTable((), np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=bool), ("a",))

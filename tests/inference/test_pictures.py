@@ -253,3 +253,16 @@ def test_files_that_are_no_pictures_are_named(tmp_path: Path) -> None:
 def test_a_batch_holds_a_picture_at_least(classifier: ZeroShotClassifier, picture: Path, size: Any) -> None:
     with pytest.raises(InputError, match=rf"batch_size is {size!r}; it must be a whole number, 1 or more"):
         classifier.predict(picture, batch_size=size)
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(3, 8, 9).to_sparse(), torch.zeros(3, 8, 9, device="meta")])
+def test_tensors_without_numbers_are_refused(wrong: torch.Tensor) -> None:
+    with pytest.raises(InputError, match="a dense tensor"):
+        open_picture(wrong)
+
+
+def test_a_closed_image_is_refused(picture: Path) -> None:
+    closed = Image.open(picture)
+    closed.close()
+    with pytest.raises(InputError, match="does not decode"):
+        open_picture(closed)

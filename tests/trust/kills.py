@@ -284,7 +284,7 @@ def _two_at_once(scene: Scene, at: int, expected: dict[str, object]) -> str | No
         os.kill(first, signal.SIGKILL)
         os.waitpid(first, 0)
         return "the first training did not come to the place where it is held"
-    second = Scene(clean(scene.folder / "second"), scene.prepare, lambda _: scene.work(scene.folder / "work"), dict)
+    second = Scene(clean(scene.folder / "second"), scene.prepare, lambda _: scene.work(scene.folder / "work"), listed)
     clean(second.folder / "work" / "tmp")
     refusal = second.run()
     os.kill(stopped, signal.SIGCONT)
@@ -431,7 +431,7 @@ def killed_worker(folder: Path, random: np.random.Generator) -> Row:
                 os.kill(os.getpid(), signal.SIGKILL)
             return whole(*given)
 
-        creatures.draw_creature = draw_creature
+        creatures.draw_creature = draw_creature  # type: ignore[assignment]
         return command(["data", "make", "creatures", str(work / "drawn")])()
 
     for case in range(3):

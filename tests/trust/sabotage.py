@@ -95,7 +95,7 @@ class Saboteur:
                 return _Watched(opened(file, mode, *more, **named), file, self._label(file), self)
             return opened(file, mode, *more, **named)
 
-        builtins.open = io.open = watched_open  # type: ignore[assignment]
+        builtins.open = io.open = watched_open
         for name in ("replace", "rename", "unlink", "remove", "rmdir", "mkdir"):
             setattr(os, name, self._watched(name, getattr(os, name)))
         synced = os.fsync
@@ -104,7 +104,7 @@ class Saboteur:
             self.moment("fsync", self._phase)
             synced(file)
 
-        os.fsync = fsync
+        os.fsync = fsync  # type: ignore[assignment]
 
     def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *more: Any, **named: Any) -> Any:
@@ -135,8 +135,8 @@ class Saboteur:
             self._phase = f"{what} ({self._phases})"
             self.moment("phase", self._phase)
 
-        progress.Advance.__call__ = advanced  # type: ignore[method-assign]
-        progress.Advance.__init__ = begun  # type: ignore[method-assign]
+        progress.Advance.__call__ = advanced  # type: ignore[assignment,method-assign]
+        progress.Advance.__init__ = begun  # type: ignore[assignment,method-assign]
 
 
 class _Watched:

@@ -31,7 +31,7 @@ from trust.cases import Ended, Row, Size, clean, command, complaint, generator, 
 T = TypeVar("T")
 LIFE = 200.0  # seconds that a server may run
 PROMPT = 3.0  # within which a server that is busy with others answers what is no work
-ADDRESS = re.compile(r"http://\S+?:(\d+) \(the interface")
+ADDRESS = re.compile(r"http://\S+?:(\d+)(?:/#token=\S+)? \(the interface")
 MIB = 2**20
 SENTENCE = 400  # characters of a refusal, at most
 
@@ -971,7 +971,7 @@ class Element {
   set textContent(text) { this.text = String(text); shown.push(this.text); } get textContent() { return this.text; }
   append(...more) { this.children.push(...more); }
   replaceChildren(...more) { this.children = more; if (this.tag === "names") this.options = more; }
-  remove() {} click() {}
+  remove() {} click() {} focus() {} select() {}
   getContext() { return new Proxy({}, { get: () => () => ({ width: 1 }), set: () => true }); }
 }
 const known = new Map();
@@ -991,10 +991,11 @@ STEPS = """
 await wait();
 for (const name of NAMES) {
   document.getElementById("newname").value = name;
-  document.getElementById("attribute").value = "a"; document.getElementById("value").value = "1";
-  document.getElementById("has").onclick();
-  await document.getElementById("add").onsubmit({ preventDefault() {} });
-  document.getElementById("attribute").value = name; document.getElementById("has").onclick();
+  const value = document.getElementById("attributes").children[0].children[1];
+  value.value = "1"; value.oninput();
+  await document.getElementById("edit").onsubmit({ preventDefault() {} });
+  document.getElementById("search").value = name; document.getElementById("search").oninput();
+  await change(name); document.getElementById("leave").onclick();
 }
 await show(new Blob([Buffer.from(PICTURE, "base64")]));
 await wait();

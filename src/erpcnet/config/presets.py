@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import stat
+from collections.abc import Hashable
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from erpcnet.config.ranges import shorten
 from erpcnet.errors import InputError
@@ -81,10 +83,14 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        names = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = [name for place, name in enumerate(names) if name in names[:place]]
-        if twice:
-            raise yaml.YAMLError(f"'{str(twice[0])[:60]}' stands there twice; keep one")
+        names: set[Any] = set()
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=True)
+            if not isinstance(name, Hashable):
+                raise yaml.YAMLError("the name of a setting is a list or a group; it must be text")
+            if name in names:
+                raise yaml.YAMLError(f"'{str(name)[:60]}' stands there twice; keep one")
+            names.add(name)
         return super().construct_mapping(node, deep)
 
 
@@ -92,11 +98,34 @@ def _parse(text: str, name: str | Path) -> dict[str, Any]:
     try:
         values = yaml.load(text, _Loader) or {}
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:  # ValueError: of a number or a date
-        why = " ".join(str(error).split())[:300]
-        raise InputError(f"{name} is no YAML file of settings: {why}") from None
+        raise InputError(f"{_shown(name)} is no YAML file of settings: {_why(error)}.") from None
     if not isinstance(values, dict):
         raise InputError(f"{name} must hold settings as 'name: value', not {type(values).__name__}.")
     return values
+
+
+def _why(error: Exception) -> str:
+    """What is wrong, and in which line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        what, where = error.problem, f"line {error.problem_mark.line + 1}: "
+    elif isinstance(error, ReaderError):
+        what, where = "a character that is none of a text", ""
+    elif isinstance(error, yaml.YAMLError):
+        what, where = str(error), ""
+    else:  # of the values themselves
+        what, where = "a value cannot be read as a number or a date", ""
+    return f"{where}{_plain(' '.join(what.split()))[:200]}".rstrip(".")
+
+
+def _plain(text: str) -> str:
+    """On one line, without what no terminal shows."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _shown(name: str | Path) -> str:
+    """A name in a message, however long or odd it is."""
+    text = _plain(str(name))
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +147,7 @@ def _read(name: str | Path) -> str:
     if str(name) not in (*known, *_hidden()):
         close = difflib.get_close_matches(str(name)[:60], known, n=1)
         hint = f", perhaps '{close[0]}'" if close else ""
-        raise InputError(f"there is no preset '{str(name)[:60]}'{hint}; the presets are {', '.join(known)}.")
+        raise InputError(f"there is no preset '{_plain(str(name)[:60])}'{hint}; the presets are {', '.join(known)}.")
     return (resources.files("erpcnet.presets") / f"{name}.yaml").read_text(encoding="utf-8")
 
 
@@ -132,16 +161,16 @@ def _read_file(path: Path) -> str:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path} is no plain file; --config takes a YAML file.")
+            raise InputError(f"{_shown(path)} is no plain file; --config takes a YAML file.")
         if status.st_size > LARGEST:
-            raise InputError(f"{path} has more than {LARGEST >> 10} KiB, which is no file of settings.")
+            raise InputError(f"{_shown(path)} has more than {LARGEST >> 10} KiB, which is no file of settings.")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         known = ", ".join(list_presets())
-        raise InputError(f"{path} is not there; --config takes a YAML file or one of {known}.") from None
+        raise InputError(f"{_shown(path)} is not there; --config takes a YAML file or one of {known}.") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} is not in UTF-8; save it as UTF-8.") from None
+        raise InputError(f"{_shown(path)} is not in UTF-8; save it as UTF-8.") from None
     except OSError as error:
-        raise InputError(f"{str(path)[:120]} cannot be read ({error.strerror}).") from None
+        raise InputError(f"{_shown(path)} cannot be read ({error.strerror}).") from None
     except ValueError:  # a NUL in the name
         raise InputError("a file of settings has a name that no file can have.") from None

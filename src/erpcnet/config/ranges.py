@@ -64,7 +64,9 @@ class Settings:
 
 
 def _within(value: Any, allowed: Range) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value in allowed
+    # A whole number may be too large for what asks whether it is finite.
+    number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return number and not isinstance(value, bool) and value in allowed
 
 
 def _check_text(value: str, name: str) -> None:
@@ -85,3 +87,9 @@ class _Short(reprlib.Repr):
 def shorten(value: object) -> str:
     """A value in a message: on one line, not longer than a line, and written in no time, whatever it holds."""
     return _Short().repr(value)
+
+
+def check_name(name: object, what: str) -> None:
+    """Refuse what cannot be the name of something that is registered, such as `what` = "an order"."""
+    if not isinstance(name, str) or not name.isprintable() or not name or name != name.strip():
+        raise InputError(f"{str(name)[:40]!r} is no name for {what}; give a text without spaces around it.")

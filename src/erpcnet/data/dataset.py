@@ -218,8 +218,8 @@ class ZeroShotDataset:
 
         A share `holdout` of the images of the remaining seen classes plays the part of test_seen.
         """
-        if not 0 <= number < len(self.folds):
-            raise InputError(f"{self.root}: there is no validation fold {number}; it has {len(self.folds)}.")
+        if type(number) is not int or not 0 <= number < len(self.folds):
+            raise InputError(f"{self.root}: there is no validation fold {shorten(number)}; it has {len(self.folds)}.")
         fold = self.folds[number]
         rows = self.train[np.isin(self.labels[self.train], fold.train)]
         train, kept = hold_out(rows, self.labels, holdout, seed)
@@ -242,6 +242,8 @@ class ZeroShotDataset:
             raise InputError(
                 f"{self.root} has too few seen classes for validation folds; set --model.sigma and --model.delta."
             )
+        if folds is not None and (type(folds) is not int or folds < 1):
+            raise InputError(f"{self.root}: folds is {shorten(folds)}; it must be a whole number, 1 or more.")
         if folds is None:
             together = np.cumsum([len(fold.val) for fold in self.folds])
             folds = min(int((together < ENOUGH_CLASSES).sum()) + 1, len(self.folds))

@@ -17,6 +17,7 @@ from erpcnet.data.dataset import Fold, IntArray, ZeroShotDataset, draw_folds, ho
 from erpcnet.data.images import ENDINGS, find_images
 from erpcnet.data.tables import Problems, Table, closest, columns, parse_number, read_table
 from erpcnet.errors import InputError, MissingImagesError, ProblemsError
+from erpcnet.utils.files import write_atomically
 
 SPLITS = ("train", "test_seen", "test_unseen")
 TEST_SHARE = 0.2  # of a seen class's images, where only the unseen classes are named
@@ -67,15 +68,19 @@ def init_folder(root: Path) -> tuple[Path, Path]:
         raise InputError(
             f"{root} holds no images in class folders; make one folder per class and put its images there."
         )
-    targets = root / "attributes.csv", root / "splits.csv"
-    for target in targets:
-        if target.exists():
-            raise InputError(f"{target} is there already; it is left as it is.")
     lines = [f"class,{_quoted(HINT)}", *(f"{_quoted(name)}," for name in sorted(found))]
     splits = ["class,split", *(f"{_quoted(name)},seen" for name in sorted(found))]
+    targets = root / "attributes.csv", root / "splits.csv"
+    contents = [("\n".join(table) + "\n").encode() for table in (lines, splits)]
+    for target, content in zip(targets, contents, strict=True):
+        # As this command leaves it, if it was killed between the two.
+        if target.exists() and not (target.is_file() and target.read_bytes() == content):
+            raise InputError(f"{target} is there already; it is left as it is.")
+    if all(target.exists() for target in targets):
+        raise InputError(f"{targets[0]} is there already; it is left as it is.")
     try:
-        targets[0].write_text("\n".join(lines) + "\n", encoding="utf-8")
-        targets[1].write_text("\n".join(splits) + "\n", encoding="utf-8")
+        for target, content in zip(targets, contents, strict=True):
+            write_atomically(target, content)
     except OSError as error:
         raise InputError(f"{root} cannot be written to ({error.strerror}).") from None
     return targets
@@ -164,6 +169,8 @@ def _locate(root: Path, inside: PurePosixPath) -> str | None:
             return str(inside)
         others = [inside.with_suffix(ending) for ending in ENDINGS]
         return next((str(other) for other in others if (root / other).is_file()), None)
+    except PermissionError as error:
+        raise InputError(f"{root / inside} may not be read ({error.strerror}).") from None
     except (OSError, ValueError):  # a name that no file can have
         return None
 
@@ -251,7 +258,7 @@ def _row(texts: list[str], names: list[str], where: str, problems: Problems) -> 
 
 
 def _folds(path: Path, index: dict[str, int], seen: IntArray, problems: Problems) -> tuple[Fold, ...]:
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():  # a link to nothing is told, not passed over
         return draw_folds(seen)
     table = read_table(path)
     held: dict[str, list[int]] = {}

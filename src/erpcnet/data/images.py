@@ -7,7 +7,7 @@ import os
 import stat
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -53,8 +53,7 @@ def _shown(path: Path) -> str:
 def read_image(source: Path | BinaryIO, name: str) -> Image.Image:
     """The same from an open file too; `name` is what complaints call it."""
     try:
-        with warnings.catch_warnings(), Image.open(source, formats=_known_formats()) as file:
-            warnings.simplefilter("ignore")
+        with _without_warnings(), Image.open(source, formats=_known_formats()) as file:
             # Pillow only warns up to twice its limit, and warnings are no matter of one thread.
             if Image.MAX_IMAGE_PIXELS and file.width * file.height > Image.MAX_IMAGE_PIXELS:
                 raise Image.DecompressionBombError
@@ -67,6 +66,14 @@ def read_image(source: Path | BinaryIO, name: str) -> Image.Image:
     except Exception as error:  # Pillow's decoders raise nearly anything on broken files
         why = "of no known kind" if isinstance(error, UnidentifiedImageError) else error
         raise InputError(f"{name} does not decode as an image ({why}); replace the file or take it out.") from None
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Pillow warns of much that is odd in a file, some of it while it is opened; what matters is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def image_pixels(source: BinaryIO, name: str) -> int:

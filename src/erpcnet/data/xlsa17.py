@@ -18,7 +18,9 @@ import numpy as np
 
 from erpcnet.data.dataset import Fold, IntArray, ZeroShotDataset
 from erpcnet.data.images import find_images
+from erpcnet.data.matlab import check_matlab
 from erpcnet.errors import InputError, MissingImagesError
+from erpcnet.utils.files import open_plain
 
 # (classes, attributes): name and images in train, test_seen, test_unseen.
 KNOWN = {
@@ -35,6 +37,7 @@ SOURCES = {
 }
 SPLITS = {"train": "trainval_loc", "test_seen": "test_seen_loc", "test_unseen": "test_unseen_loc"}
 NAMES = ("attributes.txt", "predicates.txt")  # CUB's and AwA2's own lists of attribute names
+LARGEST = 2**28  # bytes of a list
 PART_FOLDERS = ("parts", "CUB_200_2011/parts")
 # aPY's own lists of objects, in the order of its instances: image, class, box, attributes.
 ANNOTATIONS = ("apascal_train.txt", "apascal_test.txt", "ayahoo_test.txt")
@@ -59,8 +62,6 @@ def read_xlsa17(root: Path) -> ZeroShotDataset:
         return _read(root)
     except InputError:
         raise
-    except UnicodeDecodeError as error:
-        raise InputError(f"{root}: a list of names is not in UTF-8 ({error.reason}); save it as UTF-8.") from None
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
         why = " ".join(str(error).split())[:120]
         raise InputError(
@@ -107,7 +108,7 @@ def _counted_from_1(found: np.ndarray, root: Path, key: str) -> IntArray:
     if not np.issubdtype(np.asarray(found).dtype, np.number) or np.iscomplexobj(found):
         raise InputError(f"{root}: {key} of att_splits.mat holds no numbers of images.")
     numbers = np.asarray(found, dtype=np.float64).ravel()
-    wrong = numbers[~((numbers >= 1) & (numbers == np.floor(numbers)))]
+    wrong = numbers[~((numbers >= 1) & (numbers == np.floor(numbers)) & (numbers < 2**53))]
     if wrong.size:
         raise InputError(f"{root}: {key} of att_splits.mat counts an image {wrong[0]:g}; they are counted 1, 2, 3, ...")
     return numbers.astype(np.int64) - 1
@@ -125,10 +126,12 @@ def _extras(root: Path, counts: tuple[int, ...] | None) -> dict[str, Any]:
 def _mat(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     import scipy.io  # only these datasets need it
 
+    names = [*keys, "original_att"]
     try:
-        found = scipy.io.loadmat(path, variable_names=[*keys, "original_att"])
+        check_matlab(path, names)
+        found = scipy.io.loadmat(path, variable_names=names)
     except Exception as error:
-        raise InputError(f"{path} is no MATLAB 5 file ({error}).") from None
+        raise InputError(f"{path} is no MATLAB 5 file, or damaged ({' '.join(str(error).split())[:200]}).") from None
     missing = [key for key in keys if key not in found]
     if missing:
         raise InputError(f"{path} has no '{missing[0]}'; it needs {', '.join(keys)}.")
@@ -144,8 +147,27 @@ def _attributes(splits: dict[str, Any]) -> np.ndarray:
     if raw is not None and raw.T.shape == unit.shape:
         lengths = np.linalg.norm(raw.T, axis=1, keepdims=True)
         if (lengths > 0).all() and np.allclose(raw.T / lengths, unit, atol=1e-4):
-            return raw.T.astype(np.float32)
-    return unit.astype(np.float32)
+            return _single(raw.T)
+    return _single(unit)
+
+
+def _single(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # what is too large is refused with the dataset
+        return values.astype(np.float32)
+
+
+def _read_list(path: Path) -> str:
+    """The text of a list of names."""
+    try:
+        with open_plain(path, LARGEST) as file:
+            text = file.read().decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not in UTF-8; save it as UTF-8.") from None
+    if "\0" in text:
+        raise InputError(f"{path} holds NUL bytes, so it is no list of names.")
+    return text
 
 
 def _attribute_names(root: Path, count: int) -> tuple[str, ...]:
@@ -153,7 +175,7 @@ def _attribute_names(root: Path, count: int) -> tuple[str, ...]:
     path = next((root / name for name in NAMES if (root / name).is_file()), None)
     if path is None:
         return tuple(f"attribute {number + 1}" for number in range(count))
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [line.strip() for line in _read_list(path).splitlines() if line.strip()]
     if len(lines) != count:
         raise InputError(f"{path} names {len(lines)} attributes, but att_splits.mat has {count}.")
     numbered = [re.match(rf"{number}\s+(.+)", line) for number, line in enumerate(lines, start=1)]
@@ -165,7 +187,7 @@ def _instances(root: Path, classes: Sequence[str]) -> list[Instance]:
     """Every image (or object of an image) in the order that the splits count in."""
     listed = root / "image_files.txt"
     if listed.is_file():
-        lines = listed.read_text(encoding="utf-8").splitlines()
+        lines = _read_list(listed).splitlines()
         return [_parse(line) for line in lines if line.strip() and not line.startswith("#")]
     features = root / "res101.mat"
     if not features.is_file():
@@ -175,10 +197,13 @@ def _instances(root: Path, classes: Sequence[str]) -> list[Instance]:
         )
     found = _mat(features, ("image_files", "labels"))
     names = [str(name[0]).replace("\\", "/") for name in found["image_files"].ravel()]
-    numbers = found["labels"].ravel().astype(int) - 1
+    labels = np.asarray(found["labels"])
+    if labels.dtype.kind not in "iufb" or not (np.abs(labels.astype(np.float64)) < 2**53).all():
+        raise InputError(f"{features}: labels must be a class number, 1 to {len(classes)}, for each of image_files.")
+    numbers = labels.ravel().astype(np.int64) - 1
     if len(names) != len(numbers) or numbers.min(initial=0) < 0 or numbers.max(initial=0) >= len(classes):
         raise InputError(f"{features}: labels must be a class number, 1 to {len(classes)}, for each of image_files.")
-    instances = [Instance(name, classes[number]) for name, number in zip(names, numbers, strict=True)]
+    instances = [Instance(name, classes[number]) for name, number in zip(names, numbers.tolist(), strict=True)]
     return _with_boxes(instances, root)
 
 
@@ -198,7 +223,7 @@ def _with_boxes(instances: list[Instance], root: Path) -> list[Instance]:
         return instances
     boxes: dict[tuple[str, str], list[tuple[int, int, int, int]]] = defaultdict(list)
     for path in lists:
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in _read_list(path).splitlines():
             entry = _parse(line)
             if entry.box is not None and entry.class_name is not None:
                 boxes[PurePosixPath(entry.path).stem, entry.class_name].append(entry.box)
@@ -289,7 +314,7 @@ def _folds(root: Path, classes: Sequence[str], seen: IntArray) -> tuple[Fold, ..
 
 
 def _class_list(path: Path, index: dict[str, int], seen: IntArray) -> IntArray:
-    names = path.read_text(encoding="utf-8").split()
+    names = _read_list(path).split()
     unknown = [name for name in names if index.get(name) not in seen]
     if unknown:
         raise InputError(f"{path}: class '{unknown[0]}' is not one of the seen classes.")

@@ -38,7 +38,7 @@ class Metrics:
     and ausuc are None. `crops` and `hubness` say with how many crops of each image, and with which strength of the
     hubness correction. `auroc_unknown` is the AUROC of rejection: half of the unseen classes are no candidates, then
     the other half. `plainer` are the figures of the same network without test-time augmentation, hubness correction, or
-    both, where the run has them, each at an operating point of its own.
+    both, where the run has them, each at an operating point of its own. `unseen_classes` is how many T1 is over.
     """
 
     t1: float
@@ -65,6 +65,7 @@ class Metrics:
     t1_global: float
     auroc_unknown: float | None = None
     plainer: tuple[PlainerMetrics, ...] = ()
+    unseen_classes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a sigma that never stops is null, since JSON has no infinity."""
@@ -105,6 +106,7 @@ def measure(rollouts: EvaluationRollouts, point: OperatingPoint, seed: int) -> M
         t1_by_step=t1_by_step,
         t1_global=t1_global,
         auroc_unknown=auroc_of_unknown(rollouts, point.sigma, point.delta),
+        unseen_classes=int(labels.unique().numel()),
     )
 
 

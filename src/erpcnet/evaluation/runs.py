@@ -64,8 +64,10 @@ def evaluate_run(
     Examples:
         >>> evaluate_run("runs/quickstart").t1
     """
+    if delta is not None and (isinstance(delta, bool) or not isinstance(delta, int | float) or not abs(delta) < 1e30):
+        raise InputError(f"delta is {str(delta)[:40]}; it must be a finite number.")
     opened = open_run(run, dataset, test_crops, device)
-    point = opened.point if delta is None else replace(opened.point, delta=delta, protocol="fixed")
+    point = opened.point if delta is None else replace(opened.point, delta=float(delta), protocol="fixed")
     return measure(opened.rollouts(), point, opened.config.seed)
 
 
@@ -92,6 +94,9 @@ def read_validation(run: str | Path) -> Validation | None:
         areas = {str(name): float(area) for name, area in (stored["attribute_auc"] or {}).items()}
         told = stored["reject"]
         reject = None if told is None else RejectChoice(**{name: float(value) for name, value in told.items()})
+        shares = () if reject is None else (reject.auroc, reject.rejected, reject.kept, *areas.values())
+        if not all(0 <= share <= 1 for share in shares):
+            raise ValueError("a share is not between 0 and 1")
         plainer = tuple(
             Plainer(int(one["crops"]), float(one["hubness"]), OperatingPoint.from_json(one["point"]))
             for one in stored["plainer"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,9 @@ from torch import Tensor
 from erpcnet.errors import InputError
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy
 from erpcnet.evaluation.stacking import curve, stack
+from erpcnet.model.scoring import stack_logits
 
+LARGEST_DELTA = 1e30  # beyond which scores vanish beside it
 Array = npt.NDArray[Any] | Tensor
 
 
@@ -79,12 +80,12 @@ def gzsl_metrics(scores: Array, labels: Array, seen: Array, delta: float | None 
     if of_seen.all() or not of_seen.any():
         raise InputError("there must be images of seen and of unseen classes.")
     if delta is not None and (
-        isinstance(delta, bool) or not isinstance(delta, int | float) or not math.isfinite(delta)
+        isinstance(delta, bool) or not isinstance(delta, int | float) or not abs(delta) <= LARGEST_DELTA
     ):
         raise InputError("delta is no finite number.")
-    delta = delta or 0.0
+    delta = float(delta or 0.0)
     best = stack(values[of_seen], is_seen), stack(values[~of_seen], is_seen)
-    predicted = (values - delta * is_seen).argmax(dim=1)
+    predicted = stack_logits(values, is_seen, delta).argmax(dim=1)
     u, s = (per_class_accuracy(predicted[rows], true[rows]) for rows in (~of_seen, of_seen))
     found = curve(best[0], true[of_seen], best[1], true[~of_seen])
     delta_best, h_best = found.best()

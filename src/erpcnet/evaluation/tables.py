@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from erpcnet.evaluation.runs import Validation
 
 
 def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
@@ -36,6 +39,36 @@ def metrics_table(rows: Sequence[dict[str, Any]], title: str | None = None) -> T
         own = f", hubness {row['hubness']:g}" if row["hubness"] and not alike else ""
         table.add_row(row["variant"] + own, *figures, *steps, sigma, delta, *([str(row["crops"])] if several else []))
     return table
+
+
+FEW = 3  # unseen classes among which an answer says little
+
+
+def print_choices(metrics: dict[str, Any], validation: Validation | None) -> None:
+    """What sigma, delta and the threshold of rejection rest on, in sentences, and where figures say little.
+
+    Args:
+        metrics: Of the test images, at the delta that was used.
+        validation: What the run's operating point was chosen by; None if it was given.
+    """
+    tell = Console(highlight=False, soft_wrap=True).print
+    if metrics["unseen_classes"] < FEW:
+        classes = "one unseen class" if metrics["unseen_classes"] == 1 else "two unseen classes"
+        tell(f"\nWith {classes} T1 says little: a guess is often right.")
+    if validation is None:
+        return
+    if validation.stop is not None:
+        tell(f"\nsigma: {validation.stop.describe()}.")
+    if validation.reject is not None:
+        tell(f"\nrejection: {validation.reject.describe()}.")
+        if metrics["auroc_unknown"] is not None:
+            tell(f"On the test classes, AUROC {100 * metrics['auroc_unknown']:.1f}.")
+    curve = validation.curve
+    if curve is not None:
+        tell(f"\n{curve.describe()}.")
+        for delta in dict.fromkeys((curve.chosen, metrics["delta"])):
+            u, s, h = (100 * value for value in curve.at(delta))
+            tell(f"On the validation classes, at delta {delta:.2f}: U {u:.1f}  S {s:.1f}  H {h:.1f}")
 
 
 def print_baselines(rows: Sequence[dict[str, Any]], title: str) -> None:

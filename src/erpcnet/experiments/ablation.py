@@ -133,10 +133,13 @@ def _stage1(context: Context, variant: Variant) -> Networks:
     config = context.config
     choose = config.evaluation.protocol == "validation" and None in (config.model.sigma, config.model.delta)
     held_out = context.dataset.validation(config.evaluation.folds, seed=config.seed) if choose else ()
-    return Networks(tuple(_train(context, fold) for fold in held_out), _train(context, context.dataset))
+    return Networks(
+        tuple(train_with_tables(context, fold) for fold in held_out), train_with_tables(context, context.dataset)
+    )
 
 
-def _train(context: Context, dataset: ZeroShotDataset) -> Trained:
+def train_with_tables(context: Context, dataset: ZeroShotDataset) -> Trained:
+    """Stage I, and every locality of the training and the test images once."""
     config = context.config
     started = time.perf_counter()
     network = run_stage1(context, dataset, Log())
@@ -173,10 +176,10 @@ def _globalnet(context: Context, pcnet: Networks | None) -> Networks:
     """GlobalNet trained alone, or, if it comes to the same, the global subnet of a PCNet that is there already."""
     if pcnet is None or not context.config.stage1.detach_global:
         return _stage1(context, "globalnet")
-    return pcnet.each(lambda trained: replace(trained, network=_as_variant(context, trained, "globalnet")))
+    return pcnet.each(lambda trained: replace(trained, network=as_variant(context, trained, "globalnet")))
 
 
-def _as_variant(context: Context, trained: Trained, variant: Variant) -> ERPCNet:
+def as_variant(context: Context, trained: Trained, variant: Variant) -> ERPCNet:
     """Another variant with the same Stage I; what only that one has is drawn from the seed."""
     config = context.config
     torch.manual_seed(config.seed)
@@ -190,7 +193,7 @@ def _as_variant(context: Context, trained: Trained, variant: Variant) -> ERPCNet
 def _with_policy(context: Context, trained: Trained) -> Trained:
     """The same Stage I with a policy of its own, trained."""
     config = context.config
-    network = _as_variant(context, trained, config.variant)
+    network = as_variant(context, trained, config.variant)
     assert trained.training is not None
     train_stage2(
         network,
@@ -243,7 +246,7 @@ def _row(
     else:
         point = choose_on_test(rollouts, model.sigma, model.delta, stop_loss)
     metrics = measure(rollouts, point, seed).to_json()
-    lists = ("t1_by_step", "temperature", "temperature_all", "plainer")
+    lists = ("t1_by_step", "temperature", "temperature_all", "plainer", "unseen_classes")
     by_step, *_ = (metrics.pop(name) for name in lists)
     if rollouts.seen is not None:
         # What choosing delta on the test images would have given: how far the chosen one is from the best.
@@ -273,6 +276,7 @@ def _circumstances(context: Context, trained: Trained) -> dict[str, Any]:
         "backbone": config.model.backbone.name,
         "input": config.data.image_size,
         "zoom": config.model.local.zoom,
+        "joint": config.model.joint.kind,
         "epochs": config.stage1.epochs,
         "settings": config.fingerprint(),
         "images_per_second": trained.images_per_second,

@@ -171,6 +171,20 @@ def draw_mistaken(shown: Sequence[tuple[str, Image.Image, str, Image.Image]], ou
     plt.close(figure)
 
 
+def draw_sheet(shown: Sequence[tuple[str, Image.Image]], out: Path, columns: int = 6) -> None:
+    """Pictures with a name below each."""
+    rows = -(-len(shown) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(1.7 * columns, 2.15 * rows), squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, (name, picture) in zip(axes.flat, shown, strict=False):
+        axis.imshow(picture)
+        axis.set_title(fill(name, 20), fontsize=8, y=-0.08, va="top")
+    figure.subplots_adjust(hspace=0.45, wspace=0.08)
+    figure.savefig(out, dpi=110, bbox_inches="tight")
+    plt.close(figure)
+
+
 @contextmanager
 def _panels(count: int, out: Path, size: float = 3.4, width: float | None = None) -> Iterator[list[Axes]]:
     """Panels beside each other, `size` inches high, written to a file."""

@@ -5,6 +5,10 @@
 trains the preset `creatures`, seed 0, once for each of `CPUS`, and writes docs/results/quickstart.csv, from which
 `erpcnet.experiments.report` fills the README. ATEN_CPU_CAPABILITY says which instructions torch's own kernels may use,
 OMP_NUM_THREADS among how many threads sums are shared.
+
+    python -m erpcnet.experiments.quickstart DATASET --sheet
+
+draws docs/images/creatures.png, two classes of each of six families, and docs/images/sample.png, one picture.
 """
 
 from __future__ import annotations
@@ -18,7 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from erpcnet.data import ZeroShotDataset, read_dataset
 from erpcnet.experiments.rows import write_rows
+from erpcnet.inference.examples import load_picture
 
 RESULTS = Path("docs/results/quickstart.csv")
 # Kernels (None: the best that this CPU has) and threads. The first is what `make quickstart` does on two cores.
@@ -38,8 +46,27 @@ def run_once(data: str, kernels: str | None, threads: int, options: Sequence[str
     return {"kernels": kernels or "best", "threads": threads, **kept}
 
 
+def draw_samples(dataset: ZeroShotDataset, folder: Path, families: int = 6) -> None:
+    """A sheet with two unseen classes of each family, which differ in one small part, and one picture by itself."""
+    kin: dict[str, list[int]] = {}
+    for number in dataset.unseen.tolist():
+        kin.setdefault(dataset.classes[number].rpartition(" ")[0], []).append(number)
+    shown = [number for own in list(kin.values())[:families] for number in own[:2]]
+    pictures = []
+    for number in shown:
+        row = dataset.test_unseen[np.flatnonzero(dataset.labels[dataset.test_unseen] == number)[0]]
+        pictures.append((dataset.classes[number], load_picture(dataset, row)))
+    from erpcnet.experiments.figures import draw_sheet
+
+    draw_sheet(pictures, folder / "creatures.png")
+    pictures[0][1].save(folder / "sample.png")
+
+
 def main() -> None:
-    """Write the rows, after each of them."""
+    """Write the rows, after each of them; or the sheet."""
+    if "--sheet" in sys.argv:
+        draw_samples(read_dataset(sys.argv[1]), Path("docs/images"))
+        return
     rows = []
     for kernels, threads in CPUS:
         rows.append(run_once(sys.argv[1], kernels, threads))

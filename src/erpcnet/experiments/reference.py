@@ -1,7 +1,8 @@
-"""Reference pages of the documentation that are written by script: settings, commands, imports.
+"""Reference pages of the documentation that are written by script: settings, commands, imports, backbones.
 
-python -m erpcnet.experiments.reference           # settings and commands
-python -m erpcnet.experiments.reference imports   # measures, and writes benchmarks/results/imports.csv too
+python -m erpcnet.experiments.reference             # settings and commands
+python -m erpcnet.experiments.reference imports     # measures, and writes benchmarks/results/imports.csv too
+python -m erpcnet.experiments.reference backbones   # builds one of every family: a minute on one core
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import torch
+
 import erpcnet.config
 from erpcnet.config import Config, list_presets, read_values
 from erpcnet.config.config import flatten
+from erpcnet.errors import InputError
 from erpcnet.experiments.report import fill, markdown_table
 from erpcnet.experiments.rows import read_rows, write_rows
+from erpcnet.model import SplitBackbone, create_backbone
 
 DOCS, IMPORTS = Path("docs"), Path("benchmarks/results/imports.csv")
 REPEATS = 5
@@ -36,6 +41,53 @@ STATEMENTS = {
     "erpcnet presets": "from erpcnet.cli import main; main(['presets'])",
     "erpcnet train --help": "from erpcnet.cli import main; main(['train', '--help'])",
     "erpcnet data init DIR": "from erpcnet.cli import main; main(['data', 'init', DIR])",
+}
+# A small member of every family of backbones that is tested (tests/model/test_backbone_families.py).
+FAMILIES = {
+    "ResNet": "resnet18",
+    "ResNet as published, v1": "resnet50_v1",
+    "ResNeXt": "resnext50_32x4d",
+    "Wide ResNet": "wide_resnet50_2",
+    "the small one of this package": "small",
+    "RegNet": "regnet_x_400mf",
+    "ConvNeXt": "convnext_tiny",
+    "EfficientNet": "efficientnet_b0",
+    "MobileNet V2": "mobilenet_v2",
+    "MobileNet V3": "mobilenet_v3_small",
+    "DenseNet": "densenet121",
+    "VGG": "vgg11",
+    "AlexNet": "alexnet",
+    "SqueezeNet": "squeezenet1_1",
+    "Inception V3": "inception_v3",
+    "GoogLeNet": "googlenet",
+    "ShuffleNet V2": "shufflenet_v2_x0_5",
+    "MNASNet": "mnasnet0_5",
+    "Swin": "swin_t",
+    "Swin V2": "swin_v2_t",
+    "ViT": "vit_b_16",
+    "MaxViT": "maxvit_t",
+    "ResNet, timm": "timm/resnet10t",
+    "ResNet V2 (BiT), timm": "timm/resnetv2_50",
+    "ConvNeXt, timm": "timm/convnext_atto",
+    "EfficientNet, timm": "timm/efficientnet_b0",
+    "RegNet, timm": "timm/regnetx_002",
+    "DenseNet, timm": "timm/densenet121",
+    "MobileNet V4, timm": "timm/mobilenetv4_conv_small",
+    "HGNet, timm": "timm/hgnet_tiny",
+    "HGNet V2, timm": "timm/hgnetv2_b0",
+    "ViT, timm": "timm/vit_tiny_patch16_224",
+    "ViT of CLIP, timm": "timm/vit_xsmall_patch16_clip_224",
+    "ViT with registers, timm": "timm/vit_wee_patch16_reg1_gap_256",
+    "DeiT, timm": "timm/deit_tiny_patch16_224",
+    "DeiT, distilled, timm": "timm/deit_tiny_distilled_patch16_224",
+    "hybrid ViT, timm": "timm/vit_tiny_r_s16_p8_224",
+    "EVA-02, timm": "timm/eva02_tiny_patch14_224",
+    "Swin, timm": "timm/swin_tiny_patch4_window7_224",
+    "MaxViT, timm": "timm/maxvit_rmlp_pico_rw_256",
+    "VGG, timm": "timm/vgg11",
+    "DLA, timm": "timm/dla34",
+    "HRNet, timm": "timm/hrnet_w18_small",
+    "MLP-Mixer, timm": "timm/mixer_s32_224",
 }
 HEAVY = ("torch", "torchvision", "accelerate", "tensorboard", "sklearn", "matplotlib", "scipy", "jsonargparse")
 
@@ -165,8 +217,39 @@ def imports_table(rows: list[dict[str, str]]) -> str:
     return markdown_table(header, table)
 
 
+def backbone_cells(backbone: SplitBackbone) -> list[str]:
+    """Of one that can be split: the side of e^{n-1} at 224 pixels, its channels, those of e_g, and parameters."""
+    training = backbone.training
+    with torch.no_grad():
+        side = backbone.eval().trunk(torch.zeros(1, 3, 224, 224)).shape[-1]
+    backbone.train(training)
+    millions = sum(parameter.numel() for parameter in backbone.parameters()) / 1e6
+    return [f"{side} x {side}", str(backbone.map_channels), str(backbone.channels), f"{millions:.1f} M"]
+
+
+def refusal(error: InputError) -> str:
+    """Why a backbone cannot be split, out of the sentence that says so."""
+    return str(error).partition("last block: ")[2].partition("; choose")[0]
+
+
+def backbones_table() -> str:
+    """The tested families, those first that can be split, and why the others cannot."""
+    split, refused = [], []
+    for family, name in FAMILIES.items():
+        try:
+            split.append([family, f"`{name}`", *backbone_cells(create_backbone(name))])
+        except InputError as error:
+            refused.append([family, f"`{name}`", refusal(error)])
+    header = ("family", "tested: name to give", "e^{n-1} at 224", "its channels", "channels of e_g", "parameters")
+    tables = markdown_table(header, split), markdown_table(("family", "tested", "refused, because"), refused)
+    return "\n\n".join(tables)
+
+
 def main() -> None:
     """Write the pages."""
+    if sys.argv[1:] == ["backbones"]:
+        fill(DOCS / "backbones.md", "backbones", backbones_table())
+        return
     if sys.argv[1:] == ["imports"]:
         before = [row for row in read_rows(IMPORTS) if row["version"] != erpcnet.__version__]
         write_rows(IMPORTS, [*before, *measure_imports(erpcnet.__version__)])

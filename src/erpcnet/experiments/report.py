@@ -14,6 +14,7 @@ from rich.console import Console
 from erpcnet.evaluation.tables import metrics_table
 from erpcnet.experiments.bench import ratios
 from erpcnet.experiments.curve import COUNTED, curve_rows, curves, draw_curves, read_work
+from erpcnet.experiments.entropy import best_epoch
 from erpcnet.experiments.rows import Rows, read_rows
 
 VARIANTS = ("GlobalNet", "PCNet", "RPCNet", "ERPCNet")
@@ -160,6 +161,32 @@ def _oracle_share(own: dict[str, Rows]) -> str:
         if method not in ("PCNet", "oracle") and found[0].get(columns[0])
     ]
     return markdown_table(("of the oracle's gain, at step", *(c.removeprefix("t1_step") for c in columns)), rows)
+
+
+def entropy_table(rows: Rows) -> str:
+    """What entropy does to Stage II: the epoch that is as good as the best, accuracy and steps after the last one."""
+    runs: dict[str, list[Rows]] = {}
+    for method, own in by_method(rows).items():
+        runs[method] = [[row for row in own if row["seed"] == seed] for seed in dict.fromkeys(r["seed"] for r in own)]
+    header = ("", "best epoch", "T1 over steps, best epoch", "the same, last epoch", "T1 with early stop", "mean steps")
+    table = []
+    for method, found in runs.items():
+        best = [{"epoch": str(best_epoch(one))} for one in found]
+        at_best = [
+            next(row for row in one if row["epoch"] == own["epoch"]) for one, own in zip(found, best, strict=True)
+        ]
+        last = [one[-1] for one in found]
+        table.append(
+            (
+                method,
+                spread(best, "epoch", scale=1),
+                spread(at_best, "t1_by_order"),
+                spread(last, "t1_by_order"),
+                spread(last, "t1"),
+                spread(last, "mean_steps", scale=1, digits=2),
+            )
+        )
+    return markdown_table(header, table)
 
 
 ELSEWHERE = ("animals36", "creatures")
@@ -357,6 +384,7 @@ def main() -> None:
     published = read_rows(results / "published.csv")
     fill(page, "summary", summary_table(list(ablations.values()), published))
     fill(page, "published", published_table(published, own_rows(results)))
+    fill(page, "entropy", entropy_table(read_rows(results / "entropy.csv")))
     fill(page, "others", others_table({name: read_rows(results / f"{name}.csv") for name in ELSEWHERE}))
     speed, timings = results.parent / "speed.md", Path("benchmarks/results")
     fill(speed, "arithmetic", arithmetic_table(read_rows(timings / "arithmetic.csv")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -37,6 +37,8 @@ class ClassTable:
     def __post_init__(self) -> None:
         for what, names in (("class", self.names), ("attribute", self.attribute_names)):
             check_names(names, what)
+            if not names:
+                raise InputError(f"there is no {what}; there must be one at least.")
         if self.attributes.shape != (len(self.names), len(self.attribute_names)) or self.attributes.dtype != np.float32:
             raise InputError(f"the attributes are {self.attributes.shape}; every class has a value of each attribute.")
         if self.seen.shape != (len(self.names),) or self.seen.dtype != np.bool_:
@@ -60,13 +62,10 @@ class ClassTable:
             if not len(rows):
                 raise InputError("there is no unseen class; add one, or choose among 'all'.")
             return self._take(rows)
-        try:
-            names = list(candidates)
-        except TypeError:
-            raise InputError("candidates are 'unseen', 'all' or a list of names.") from None
+        names = _listed(candidates, "candidates are 'unseen', 'all' or a list of names")
         if not names:
             raise InputError("the list of candidates is empty; name a class, or give 'unseen' or 'all'.")
-        return self._take(np.array([self._find(name) for name in dict.fromkeys(names)]))
+        return self._take(np.array(list(dict.fromkeys(map(self._find, names)))))
 
     def add(self, attributes: Mapping[str, Attributes]) -> ClassTable:
         """With more classes, unseen ones: a list in the table's order, or name to value (others 0)."""
@@ -93,7 +92,7 @@ class ClassTable:
 
     def remove(self, names: Sequence[str]) -> ClassTable:
         """Without some classes; one at least stays."""
-        places = {self._find(name) for name in ([names] if isinstance(names, str) else names)}
+        places = {self._find(name) for name in _listed(names, "classes to remove are a list of names")}
         if len(places) == len(self.names):
             raise InputError("one class at least has to stay.")
         return self._take(np.array([place for place in range(len(self.names)) if place not in places]))
@@ -103,7 +102,7 @@ class ClassTable:
         return replace(self, names=names, attributes=self.attributes[rows], seen=self.seen[rows])
 
     def _find(self, name: object) -> int:
-        if name not in self.names:
+        if not isinstance(name, str) or name not in self.names:
             shown = str(name)[:60]
             close = difflib.get_close_matches(shown, self.names, n=1)
             hint = f"; did you mean '{close[0]}'?" if close else "; add it with its attributes first."
@@ -138,3 +137,13 @@ class ClassTable:
             raise InputError(f"class '{name}': it needs {len(known)} numbers, one for each attribute.")
         check_attribute_row(values, name)
         return values.astype(np.float32)
+
+
+def _listed(names: object, what: str) -> list[object]:
+    """Names of classes; one alone is a list of one."""
+    if isinstance(names, str):
+        return [names]
+    single = isinstance(names, bytes) or (isinstance(names, np.ndarray) and not names.ndim)
+    if single or not isinstance(names, Iterable):
+        raise InputError(f"{what}, not {type(names).__name__}.")
+    return list(names)

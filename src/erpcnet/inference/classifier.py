@@ -14,6 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from erpcnet.config.data import DataSettings, TestCrops
+from erpcnet.config.ranges import shorten
+from erpcnet.data.dataset import LONGEST_NAME
 from erpcnet.data.images import squeeze
 from erpcnet.data.transforms import CroppedImages, crop_for_test
 from erpcnet.errors import InputError
@@ -146,7 +148,7 @@ class ZeroShotClassifier:
             >>> [one.name for one in model.predict(["some.png", "other.jpg"], candidates="unseen")]
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise InputError(f"batch_size is {batch_size!r}; it must be a whole number, 1 or more.")
+            raise InputError(f"batch_size is {shorten(batch_size)}; it must be a whole number, 1 or more.")
         table = self.classes.select(candidates)
         given, alone = as_list(pictures)
         predictions: list[Prediction] = []
@@ -231,6 +233,8 @@ class ZeroShotClassifier:
         """
         from erpcnet.inference.explanation import explain
 
+        if against is not None and not (isinstance(against, str) and 0 < len(against) <= LONGEST_NAME):
+            raise InputError(f"against is {shorten(against)}; it must be the name of a class.")
         return explain(self, picture, candidates, against)
 
     @classmethod
@@ -242,9 +246,11 @@ class ZeroShotClassifier:
         test_crops: TestCrops | None = None,
     ) -> ZeroShotClassifier:
         """What `erpcnet.load` returns; the arguments are its own, but for the path, which is that of the file."""
+        if test_crops is not None and (type(test_crops) is not int or test_crops not in get_args(TestCrops)):
+            raise InputError(f"test_crops is {shorten(test_crops)}; it must be 1, 2 or 4.")
+        if not isinstance(execution, str) or execution not in get_args(Execution):
+            raise InputError(f"execution is {shorten(execution)}; it must be one of {', '.join(get_args(Execution))}.")
         device = check_device(device)
-        if test_crops is not None and (isinstance(test_crops, bool) or test_crops not in get_args(TestCrops)):
-            raise InputError(f"test_crops is {test_crops!r}; it must be 1, 2 or 4.")
         model = read_model(path)
         data = model.config.input_data
         data = data if test_crops is None else replace(data, test_crops=test_crops)

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from erpcnet.config import Config
 from erpcnet.config.build import build
+from erpcnet.config.ranges import shorten
 from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.inference.class_table import ClassTable
@@ -121,7 +122,10 @@ def read_model(run: str | Path) -> StoredModel:
     except (_OtherFormatError, ModuleNotFoundError):  # the latter of timm, which is an extra
         raise
     except Exception as error:
-        detail = " ".join(str(error).split())[:200]
+        plain = isinstance(error, InputError | SafetensorError)
+        detail = (
+            " ".join(str(error).split())[:200].rstrip(".") if plain else "what it says of itself is in another form"
+        )
         raise InputError(f"{path} is damaged, or no model of this version ({detail}).") from None
 
 
@@ -161,11 +165,26 @@ def _stored_model(about: dict[str, Any], state: dict[str, Tensor]) -> StoredMode
     # The weights come from this file, so the backbone needs none of its own.
     bare = replace(config.model, backbone=replace(config.model.backbone, weights="none"))
     network = ERPCNet(bare, attributes.shape[1], config.data.image_size, config.variant)
+    _check_state(state, network)
     network.load_state_dict(state)
     point = OperatingPoint.from_json(about["operating_point"])
     preprocessing = build(Preprocessing, about["preprocessing"])
     network = network.to(memory_format=torch.channels_last)
     return StoredModel(config, network.eval(), point, preprocessing, table)
+
+
+def _check_state(state: dict[str, Tensor], network: ERPCNet) -> None:
+    """Refuse weights that are not those of the network, by name, shape or type."""
+    own = network.state_dict()
+    for name in (*own, *state):
+        if name not in state or name not in own:
+            raise InputError(f"it {'has no' if name not in state else 'has'} weights '{name}', unlike its network")
+        found, wanted = state[name], own[name]
+        if name == "prototypes" and found.dim() == 2:  # as many as there were seen classes
+            wanted = wanted.new_empty(len(found), wanted.shape[1])
+        if found.shape != wanted.shape or found.dtype != wanted.dtype:
+            kinds = (f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in (found, wanted))
+            raise InputError(f"its weights '{name}' are {' and not '.join(kinds)}")
 
 
 class _OtherFormatError(InputError):
@@ -174,8 +193,10 @@ class _OtherFormatError(InputError):
 
 def _check_format(path: Path, about: dict[str, Any]) -> None:
     found = about.get("format", 1)
+    if type(found) is not int:
+        raise InputError("the version of its format is no whole number")
     if found != FORMAT:
         remedy = "train it again, or use the version that wrote it" if found < FORMAT else "install a newer version"
         raise _OtherFormatError(
-            f"{path} is of format {found}, and this version of erpcnet reads format {FORMAT}; {remedy}."
+            f"{path} is of format {shorten(found)}, and this version of erpcnet reads format {FORMAT}; {remedy}."
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -43,6 +44,7 @@ def open_picture(picture: Picture) -> Image.Image:
         if not picture.width or not picture.height:
             raise InputError("a picture has no pixels.")
         try:
+            picture.load()
             return to_rgb(picture)
         except (OSError, ValueError, SyntaxError) as error:
             raise InputError(f"a Pillow image does not decode ({error}).") from None
@@ -53,12 +55,19 @@ def open_picture(picture: Picture) -> Image.Image:
     raise InputError(f"a picture is {KINDS}, not {type(picture).__name__}.")
 
 
+def _of_tensor(picture: Tensor) -> npt.NDArray[Any]:
+    """The numbers of a tensor, channels last."""
+    if picture.layout != torch.strided or picture.is_quantized or picture.is_meta or picture.is_complex():
+        raise InputError("a picture is a dense tensor of bytes or of real numbers from 0 to 1.")
+    values = picture.detach().cpu()
+    values = values.permute(1, 2, 0) if values.ndim == 3 else values
+    return (values.float() if values.is_floating_point() else values).numpy()
+
+
 def _from_numbers(picture: npt.NDArray[Any] | Tensor) -> Image.Image:
     """Bytes, or real numbers from 0 to 1; of a tensor the channels come first."""
     if isinstance(picture, Tensor):
-        values = picture.detach().cpu()
-        values = values.permute(1, 2, 0) if values.ndim == 3 else values
-        array = values.float().numpy() if values.is_floating_point() else values.numpy()
+        array = _of_tensor(picture)
         form = "a tensor [3, height, width]"
     else:
         array, form = picture, "an array [height, width, 3]"

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from erpcnet.config.model import CompatibilityKind, ModelSettings
+from erpcnet.config.ranges import check_name
 from erpcnet.errors import InputError
 
 
@@ -122,6 +123,7 @@ def register_joint_head(name: str) -> Callable[[Head], Head]:
     """
 
     def register(head: Head) -> Head:
+        check_name(name, "a joint head")
         if name in JOINT_HEADS:
             raise InputError(f"there is a joint head '{name}' already.")
         JOINT_HEADS[name] = head

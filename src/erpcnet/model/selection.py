@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from erpcnet.config.ranges import check_name
 from erpcnet.errors import InputError
 from erpcnet.model.localities import Localities
 from erpcnet.model.network import ERPCNet
@@ -47,9 +48,10 @@ def register_order(name: str) -> Callable[[OrderFactory], OrderFactory]:
     """
 
     def register(factory: OrderFactory) -> OrderFactory:
+        check_name(name, "an order")
         if name in SELECTION_ORDERS:
             raise InputError(f"there is a selection order '{name}' already.")
-        if ";" in name or name != name.strip():
+        if ";" in name:
             raise InputError(f"'{name}' is no name for an order: the command line separates them by semicolons.")
         SELECTION_ORDERS[name] = factory
         return factory

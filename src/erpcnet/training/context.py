@@ -17,7 +17,7 @@ from erpcnet.model import ERPCNet
 from erpcnet.model.preprocessing import preprocessing_for
 from erpcnet.training.embeddings import Embeddings
 from erpcnet.utils.processes import Share
-from erpcnet.utils.runtime import Runtime
+from erpcnet.utils.runtime import Runtime, default_device
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,13 @@ class Context:
 
 
 def open_context(config: Config, dataset: ZeroShotDataset) -> Context:
-    """Find the device, and decode the images, if that was not done before."""
-    # Told to use CPUs, it lets several processes on them know of each other; by itself it does so on GPUs alone.
-    accelerator = Accelerator(cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available())
+    """Find the device (see `on_device`), and decode the images, if that was not done before."""
+    device = default_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    # Only if it is told to use CPUs does accelerate let several processes on them know of each other.
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    accelerator = Accelerator(cpu=device.type == "cpu" and (several or torch.cuda.is_available()))
     preprocessing = preprocessing_for(config.model.backbone, config.data.crop_share)
     loader = open_loader(dataset, config.input_data, preprocessing, accelerator.device, Share.of_process())
     return Context(config, dataset, loader, accelerator, Runtime.of(config.precision, config.cuda_graphs))

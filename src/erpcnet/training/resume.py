@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,8 @@ def check_folder(out: Path, overwrite: bool) -> None:
     Raises:
         InputError: It is a file, holds a finished run, or what no run made.
     """
+    if not _is_utf8(out):
+        raise InputError("the name of --out is no UTF-8, which TensorBoard cannot write to; give another one.")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; --out takes a folder for the run.")
     if not out.exists() or (out / UNFINISHED / OF).is_file():
@@ -56,9 +60,22 @@ def check_folder(out: Path, overwrite: bool) -> None:
         raise InputError(f"{out} holds '{foreign[0]}', which is no run's; give a new or an empty folder as --out.")
 
 
+def _is_utf8(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _begun(path: Path) -> bool:
     """Whether this is what a training that was killed in its first moments left."""
     return path.name == LOCK or path.name.startswith(f".partial-{OF}")
+
+
+def _checksum(values: object) -> int:
+    """Of plain values, so that a digit that has changed is told."""
+    return zlib.crc32(json.dumps(values, sort_keys=True).encode())
 
 
 class Unfinished:
@@ -150,15 +167,19 @@ class Unfinished:
         if not path.is_file():
             return None
         try:
-            return OperatingPoint.from_json(read_json(path, "it is chosen again"))
+            stored = read_json(path, "it is chosen again")
+            if stored.get("checksum") != _checksum(stored.get("point")):
+                raise InputError("its checksum is wrong.")
+            return OperatingPoint.from_json(stored["point"])
         except InputError as error:
             console.print(f"{path}: {error} sigma and delta are chosen again", soft_wrap=True)
             return None
 
     def save(self, point: OperatingPoint | None) -> None:
         """Write what was chosen, if it was chosen by training."""
-        if self._writes and point is not None:
-            write_json(self._folder / POINT, point.to_json())
+        if self._writes and point is not None and point.protocol != "fixed":
+            values = point.to_json()
+            write_json(self._folder / POINT, {"point": values, "checksum": _checksum(values)})
 
     def remove(self) -> None:
         """Once the run is whole. At one stroke first: whoever is killed here leaves a finished run, not half of one."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import torch
 from accelerate.utils import broadcast_object_list
 
 from erpcnet.config import Config
@@ -36,12 +37,16 @@ from erpcnet.training.plan import plan_training
 from erpcnet.training.provenance import provenance
 from erpcnet.training.resume import Unfinished, check_folder
 from erpcnet.utils.files import as_path, write_atomically, write_json
-from erpcnet.utils.progress import console, console_log, planned
-from erpcnet.utils.runtime import use_deterministic_algorithms
+from erpcnet.utils.progress import Plan, console, console_log, planned
+from erpcnet.utils.runtime import on_device, use_deterministic_algorithms
 
 
 def train_run(
-    config: Config, dataset: str | Path | ZeroShotDataset, out: str | Path, overwrite: bool = False
+    config: Config,
+    dataset: str | Path | ZeroShotDataset,
+    out: str | Path,
+    overwrite: bool = False,
+    device: str | torch.device | None = None,
 ) -> Metrics:
     """Train and evaluate, and leave a run; an unfinished one there, of the same settings and data, is resumed.
 
@@ -50,6 +55,7 @@ def train_run(
         dataset: Folder of the dataset, or a dataset.
         out: Folder for the run: a new or empty one, or that of an unfinished run.
         overwrite: Whether a finished run there may be replaced.
+        device: Such as `cpu` or `cuda:0`; by default a GPU if there is one.
 
     Returns:
         The figures on the test images, as metrics.json holds them.
@@ -69,13 +75,19 @@ def train_run(
     if config.deterministic:
         use_deterministic_algorithms()
     plan = plan_training(config, read)
-    context = open_context(config, read)
-    main = context.accelerator.is_main_process
+    with on_device(device):
+        context = open_context(config, read)
+        return _train_claimed(context, out, plan)
+
+
+def _train_claimed(context: Context, out: Path, plan: Plan) -> Metrics:
+    """In a folder that is claimed for as long."""
+    config, read, main = context.config, context.dataset, context.accelerator.is_main_process
     unfinished = _claim(out, config, read, main)
     try:
         with planned(plan), console_log(out / CONSOLE if main else None):
             metrics = _train(context, out, unfinished)
-    except InputError:
+    except BaseException:
         unfinished.abandon()
         raise
     finally:

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from erpcnet.errors import InputError
 
 LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes
+LARGEST_JSON = 2**28  # bytes
+
+
+def plain_text(text: str) -> str:
+    r"""A text on one line of a terminal, whatever is in it: what no terminal shows is written as `\x1b`.
+
+    Examples:
+        >>> plain_text("a\x1b[31mb")
+        'a\\x1b[31mb'
+    """
+    spaced = text.replace("\n", " ")
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in spaced)
+
+
+def open_plain(path: Path, largest: int) -> BinaryIO:
+    """Open a file for reading that is a plain one, and not larger than so many bytes: no FIFO, device or folder.
+
+    Raises:
+        OSError: It is not there, is none, is too large, or may not be read.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    if status.st_size > largest:
+        raise OSError(errno.EFBIG, f"it has more than {largest >> 20} MiB", str(path))
+    return path.open("rb")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -56,7 +85,8 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
         InputError: It is not there, or damaged; the `remedy` says what to do then.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        with open_plain(path, LARGEST_JSON) as file:
+            values = json.loads(file.read().decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
     except FileNotFoundError:
         raise InputError(f"{path} is not there; {remedy}.") from None
     except OSError as error:
@@ -70,6 +100,13 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):  # 1e400
+        raise ValueError(f"{text[:40]} is beyond all numbers")
+    return value
 
 
 def as_path(value: object, what: str) -> Path:
