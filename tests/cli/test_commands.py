@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -27,6 +28,7 @@ from erpcnet.cli import main
 from erpcnet.config import list_presets, read_values
 from erpcnet.data import ZeroShotDataset
 from erpcnet.data.creatures import CreatureSettings
+from untrained import untrained_run
 
 QUICK = [
     *("--evaluation.folds", "1"),
@@ -44,12 +46,12 @@ def run(creatures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def demo(run: Path) -> Iterator[str]:
-    """The page of `erpcnet demo`, in a process of its own, at its address; Ctrl-C ends it."""
-    command = [sys.executable, "-m", "erpcnet", "demo", str(run), "--port", "0", "--device", "cpu"]
+def serving(command: str, run: Path, *words: str) -> Iterator[str]:
+    """`erpcnet demo` or `erpcnet serve` in a process of its own, and the line that it prints; Ctrl-C ends it."""
+    given = [sys.executable, "-m", "erpcnet", command, str(run), "--port", "0", "--device", "cpu", *words]
     # A shell's background jobs ignore Ctrl-C, and so would what the tests start in one.
     process = subprocess.Popen(
-        command,
+        given,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -57,11 +59,10 @@ def demo(run: Path) -> Iterator[str]:
     )
     assert process.stderr is not None
     try:
-        found = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
-        assert found is not None
-        yield found.group()
+        yield process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
+        assert process.stderr.read() == ""
     finally:
         process.kill()
 
@@ -90,7 +91,8 @@ def test_the_same_answer_wherever_one_asks(
     seen, attributes = torch.tensor(about["seen"]), torch.tensor(about["attributes"])
     model = erpcnet.load(run, "cpu")
     compared = 0
-    with demo(run) as address:
+    with serving("demo", run, "--no-browser") as line:
+        address = line.split()[0]
         for candidates in ("unseen", "all"):
             expected = model.predict(paths, candidates)
             capsys.readouterr()
@@ -116,6 +118,26 @@ def test_the_same_answer_wherever_one_asks(
                 assert one.name == told[number]["name"] == page["name"] == exported
                 assert one.name == about["classes"][int(chosen[by_onnx[number].argmax()])]
     assert compared >= 8
+
+
+def test_a_server_answers_until_ctrl_c(tmp_path: Path) -> None:
+    """As a process; with a token, which stands behind the address of the page."""
+    run = untrained_run(tmp_path / "run")
+    with serving("serve", run) as line:
+        address = line.split()[0]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address)
+        with urlopen(f"{address}/health") as reply:
+            assert json.load(reply) == {"status": "ok", "version": erpcnet.__version__}
+    with pytest.raises(URLError):
+        urlopen(f"{address}/health")
+    with serving("demo", run, "--no-browser", "--token", "a secret/ü") as line:
+        address, _, token = line.split()[0].partition("/#token=")
+        assert token == "a%20secret%2F%C3%BC"
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(f"{address}/about")
+        bearer = "Bearer a secret/ü".encode().decode("latin-1")
+        with urlopen(Request(f"{address}/about", headers={"Authorization": bearer})) as reply:
+            assert len(json.load(reply)["classes"]) == 9
 
 
 def test_an_ablation_writes_a_row_for_each_method(creatures: Path, tmp_path: Path) -> None:

@@ -110,3 +110,35 @@ def test_completions_know_the_settings(tmp_path: Path) -> None:
 def test_the_package_is_a_program() -> None:
     found = subprocess.run([sys.executable, "-m", "erpcnet", "presets"], capture_output=True, text=True, check=True)
     assert "cub-448" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--seed="], "seed is ''; it must be of type int"),
+        (["train", "--model.sigma", "many"], "model.sigma is 'many'; it must be of type float"),
+        (["train", "--model.steps", "1" + "0" * 400], "model.steps is a number of more than 100 digits"),
+        (["bench", "--image-size", "-1"], "--image-size is -1; it must be from 64 to 2048."),
+        (["bench", "--batches", "1,0"], "--batches is 0; it must be from 1 to 65536."),
+        (["ablation", "--seeds", "-1"], "which holds -1; seeds are from 0 to 4294967295, each once."),
+        (["ablation", "--seeds", "0,0"], "which names a seed twice"),
+        (["ablation", "--methods", ";"], "--methods is empty"),
+        (["data", "make", "creatures", ""], "the folder is empty; give a path."),
+        (["data", "check", "a\x1b[31m"], r"a\x1b[31m is not a folder"),
+        (["analyse", "not-there"], "is not there; give the folder"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_in_a_line_and_leaves_nothing(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("erpcnet: ")
+    assert message in line
+    assert line.isprintable()
+    assert not list(tmp_path.iterdir())

@@ -90,7 +90,7 @@ def test_seen_classes_are_counted_among_all_classes(rollouts: EvaluationRollouts
     assert set(records) == {dataset.classes[number] for number in dataset.seen}
     answers = {}
     for split in ("seen", "unseen"):
-        logits = rollouts.score(split, np.arange(len(dataset.classes))).logits[0, :, -1]  # type: ignore[arg-type]
+        logits = rollouts.score(split, np.arange(len(dataset.classes))).logits[0, :, -1]
         logits = logits - POINT.delta * torch.from_numpy(np.isin(np.arange(len(dataset.classes)), dataset.seen))
         answers[split] = logits.argmax(dim=1).tolist()
     labels = rollouts.labels("seen").tolist()
@@ -152,7 +152,7 @@ def test_a_page_is_shown_by_a_browser(tmp_path: Path, browser: Browser) -> None:
     """What is escaped is read as it was meant, and the picture is inside."""
     Image.new("RGB", (40, 30), (200, 20, 20)).save(tmp_path / "red.png")
     table = Table(("class", "right"), [("<i>owl", "9 %")])
-    blocks = ["A <b> & `erpcnet evaluate --delta`.", table, Picture("red.png", '"x"')]
+    blocks: list[str | Table | Picture] = ["A <b> & `erpcnet evaluate --delta`.", table, Picture("red.png", '"x"')]
     page = Page("Title <1>", "Of `code`.", [Section("One & only", blocks), Section("Two", ["more"])])
     (tmp_path / "page.html").write_text(page.to_html(tmp_path), encoding="utf-8")
     (tmp_path / "red.png").unlink()

@@ -7,7 +7,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from erpcnet.cli.parser import Parser, add_config, add_overwrite, config_of, note_other_weights
+from erpcnet.cli.parser import Parser, add_config, add_device, add_overwrite, config_of, note_other_weights
 from erpcnet.errors import InputError
 from erpcnet.utils.files import output_file
 
@@ -25,27 +25,42 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
         help="methods, separated by semicolons, such as 'GlobalNet; PCNet; centre first; ERPCNet'",
     )
     add_overwrite(parser, "replace that file")
+    add_device(parser)
 
 
 def run(options: Namespace) -> int:
-    config = config_of(options)
-    try:
-        seeds = [int(seed) for seed in options.seeds.split(",")]
-    except ValueError:
-        raise InputError(f"--seeds is '{options.seeds}'; it takes whole numbers, separated by commas.") from None
+    config, seeds = config_of(options), read_seeds(options.seeds)
+    names = [name.strip() for name in options.methods.split(";") if name.strip()]
+    if not names:
+        raise InputError("--methods is empty; name one, such as 'ERPCNet', or give 'all'.")
     from erpcnet.data import read_dataset
     from erpcnet.evaluation.tables import print_metrics
     from erpcnet.experiments.ablation import check_methods, list_methods, run_ablation
     from erpcnet.experiments.rows import write_rows
+    from erpcnet.utils.runtime import on_device
 
-    names = [name.strip() for name in options.methods.split(";") if name.strip()]
     methods = list_methods() if names == ["all"] else names
     check_methods(methods)
-    out, dataset = output_file(options.out, options.overwrite), read_dataset(options.dataset)
+    dataset = read_dataset(options.dataset)
+    out = output_file(options.out, options.overwrite)
     note_other_weights(options.config, config)
     rows: list[dict[str, Any]] = []
-    for row in run_ablation(config, dataset, seeds, methods):
-        rows.append(row)
-        write_rows(out, rows)  # after each row, so that nothing measured is lost
+    with on_device(options.device):
+        for row in run_ablation(config, dataset, seeds, methods):
+            rows.append(row)
+            write_rows(out, rows)  # after each row, so that nothing measured is lost
     print_metrics([{**row, "variant": row["method"]} for row in rows], title=options.out)
     return 0
+
+
+def read_seeds(text: str) -> list[int]:
+    """What `--seeds` asks for."""
+    try:
+        seeds = [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds is '{text[:60]}'; it takes whole numbers, separated by commas.") from None
+    wrong = [seed for seed in seeds if not 0 <= seed < 2**32]
+    if wrong or len(set(seeds)) < len(seeds):
+        what = f"holds {wrong[0]}" if wrong else "names a seed twice"
+        raise InputError(f"--seeds is '{text[:60]}', which {what}; seeds are from 0 to {2**32 - 1}, each once.")
+    return seeds

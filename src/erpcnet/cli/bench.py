@@ -10,10 +10,19 @@ from typing import Any
 from jsonargparse import Namespace
 
 from erpcnet.cli.parser import Parser, add_json, add_overwrite
+from erpcnet.config.ranges import shorten
 from erpcnet.errors import InputError
 from erpcnet.utils.files import output_file
 
 DESCRIPTION = "Time training, the policy and prediction, by turns, as ratios."
+# From and to what the sizes of a bench are of use; the smallest image is what the backbones can read.
+SIZES = {
+    "image_size": (64, 2048),
+    "batches": (1, 65536),
+    "stage1_batches": (1, 65536),
+    "stage2_images": (1, 10**6),
+    "repeats": (1, 10**4),
+}
 
 
 def add_arguments(parser: Parser, words: Sequence[str]) -> None:
@@ -34,6 +43,10 @@ def run(options: Namespace) -> int:
     changes = {name: given[name] for name in ("backbone", "image_size", "stage2_images", "repeats")}
     changes |= {name: _numbers(name, given[name]) for name in ("batches", "stage1_batches")}
     changes |= {"growth": False} if options.no_growth else {}
+    for name, (low, high) in SIZES.items():
+        for number in changes[name] if isinstance(changes[name], tuple) else (changes[name],):
+            if number is not None and not low <= number <= high:
+                raise InputError(f"--{name.replace('_', '-')} is {shorten(number)}; it must be from {low} to {high}.")
     path = output_file(options.out, options.overwrite) if options.out else None
     import torch
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from jsonargparse import Namespace
 
 from erpcnet.cli.parser import Parser, add_json
+from erpcnet.utils.files import as_path, plain_text
 
 DESCRIPTION = "Make, start and check datasets."
 
@@ -38,7 +38,7 @@ def _make(options: Namespace) -> int:
     from erpcnet.data.creatures import CreatureSettings, is_creatures, make_creatures
 
     settings = CreatureSettings() if options.seed is None else CreatureSettings(seed=options.seed)
-    folder = Path(options.folder)
+    folder = as_path(options.folder, "the folder")
     if is_creatures(folder, settings):
         print(f"{folder} holds these creatures already")
         return 0
@@ -50,7 +50,7 @@ def _make(options: Namespace) -> int:
 def _init(options: Namespace) -> int:
     from erpcnet.data.folder import init_folder
 
-    attributes, splits = init_folder(Path(options.folder))
+    attributes, splits = init_folder(as_path(options.folder, "the folder"))
     print(f"{attributes}: name your attributes in the first line and give every class a value for each")
     print(f"{splits}: write 'unseen' for the classes to recognise without training images")
     return 0
@@ -58,22 +58,23 @@ def _init(options: Namespace) -> int:
 
 def _check(options: Namespace) -> int:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from erpcnet.data.check import check_dataset
 
-    report = check_dataset(options.folder)
+    report = check_dataset(as_path(options.folder, "the folder"))
     if options.json:
         print(json.dumps(report.to_json(), indent=2))
         return 1 if report.problems else 0
-    table = Table("", "", title=options.folder)
+    table = Table("", "", title=escape(plain_text(options.folder)))
     for name, value in report.facts.items():
-        table.add_row(name, str(value))
+        table.add_row(name, escape(plain_text(str(value))))
     Console().print(table)
     for problem in report.problems:
-        print(problem)
+        print(plain_text(problem))
     for warning in report.warnings:
-        print(f"note: {warning}")
+        print(plain_text(f"note: {warning}"))
     problems, notes = (
         f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
         for found, what in ((report.problems, "problem"), (report.warnings, "note"))

@@ -17,7 +17,11 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
     add_run(parser)
     parser.add_argument("image", type=str, help="a picture file")
     parser.add_argument(
-        "--out", type=str, metavar="FILE", help="a .png or .html file; by default the picture's name with -why.html"
+        "-o",
+        "--out",
+        type=str,
+        metavar="FILE",
+        help="a .png or .html file; by default the picture's name with -why.html",
     )
     parser.add_argument("--against", type=str, metavar="CLASS", help="compare with this class, not with the runner-up")
     add_candidates(parser)

@@ -17,6 +17,7 @@ from erpcnet.cli import (
     data,
     demo,
     evaluate,
+    experiment,
     explain,
     export,
     predict,
@@ -24,8 +25,10 @@ from erpcnet.cli import (
     serve,
     train,
 )
-from erpcnet.cli.parser import Command, Parser, one_line
+from erpcnet.cli.parser import Command, Parser, add_quiet, one_line
 from erpcnet.errors import InputError
+from erpcnet.utils.files import plain_text
+from erpcnet.utils.progress import quietly
 
 COMMANDS: tuple[Command, ...] = (
     Command("train", train, "train and evaluate"),
@@ -38,6 +41,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("export", export, "a file that torch alone can run"),
     Command("baseline", baseline, "what the backbone gives without training"),
     Command("ablation", ablation, "the paper's ablation, over seeds"),
+    Command("experiment", experiment, "the paper's figures that need trainings of their own"),
     Command("bench", bench, "how fast it is, and against what"),
     Command("data", data, "make, start and check datasets"),
     Command("presets", presets, "the names that --config takes"),
@@ -59,6 +63,7 @@ OUT_OF_MEMORY = (
     "or --data.cache_size."
 )
 LONGEST = 2000  # characters of a complaint
+TELL_NOTHING_ELSE = ("data", "demo", "presets", "serve")  # but what they are asked for
 PATHS = ("run", "out", "dataset", "folder", "picture", "config", "host", "device")  # arguments that must not be empty
 
 
@@ -78,6 +83,8 @@ def build_parser(words: Sequence[str] = ()) -> Parser:
         own.prog = f"erpcnet {command.name}"
         if asked in (None, command):  # nobody waits for the arguments of other commands
             command.module.add_arguments(own, words if asked else ())
+            if command.name not in TELL_NOTHING_ELSE:
+                add_quiet(own)
     return parser
 
 
@@ -111,8 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str) -> int:
-    # Names of files may be no UTF-8, and hold anything.
-    plain = message.encode("utf-8", "backslashreplace").decode().replace("\n", " ")
+    plain = plain_text(message)  # names of files may be no UTF-8, and hold anything
     print(f"erpcnet: {plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + '...'}", file=sys.stderr)
     return 2
 
@@ -153,7 +159,8 @@ def _run(words: list[str]) -> int:
     for name in PATHS:
         if own.get(name) == "":
             raise InputError(f"--{name} is empty; give a path." if name != "run" else "the run is empty; give a path.")
-    return command.module.run(own)
+    with quietly(bool(own.get("quiet") or own.get("json"))):
+        return int(command.module.run(own))
 
 
 def _closest_flag(words: list[str]) -> str:

@@ -35,7 +35,10 @@ USUAL = (
 # What jsonargparse says of values that do not fit, and how a person would.
 PLAINLY = {
     r'Parser key "([^"]+)": Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)': r"\1 is '\3'; it must be one of \2",
-    r'Parser key "([^"]+)": Expected an? <class \'(\w+)\'>\. Got value: (.*)': r"\1 is '\3'; it must be of type \2",
+    r'Parser key "([^"]+)": .*?Expected an? <class \'(\w+)\'>\.?.*? (?:Got|Given) value: ?(.*)': (
+        r"\1 is '\3'; it must be of type \2"
+    ),
+    r"of type NoneType": "of another kind",  # a number too large for its type
 }
 
 
@@ -157,7 +160,17 @@ def add_overwrite(parser: Parser, what: str) -> None:
 
 
 def add_json(parser: Parser, what: str) -> None:
-    parser.add_argument("--json", action="store_true", help=what)
+    parser.add_argument("--json", action="store_true", help=f"{what}, and nothing else")
+
+
+def add_quiet(parser: Parser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="print results and problems alone")
+
+
+def add_baseline(parser: Parser) -> None:
+    parser.add_argument(
+        "--baseline", action="store_true", help="print what the backbone gives without training beside it"
+    )
 
 
 def add_config(parser: Parser, words: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from erpcnet.cli.parser import (
     read_candidates,
 )
 from erpcnet.errors import InputError
-from erpcnet.utils.files import output_file
+from erpcnet.utils.files import output_file, plain_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -215,7 +215,7 @@ class Rows:
 
     def add(self, name: str, prediction: Prediction) -> None:
         answer = _answer(prediction, self._reject)
-        self.rows.append((_plain(name), answer, f"{prediction.confidence:.1%}", str(prediction.steps)))
+        self.rows.append((plain_text(name), answer, f"{prediction.confidence:.1%}", str(prediction.steps)))
         self.rows += [("", label, f"{chance:.1%}", "") for label, chance in prediction.top[1 : self._top]]
 
     def print(self, among: str) -> None:
@@ -233,5 +233,5 @@ class Rows:
 def _report(broken: Sequence[str], count: int) -> int:
     """The exit code: 1 if some pictures could not be read, which are named, 2 if none could."""
     for problem in broken:
-        print(f"erpcnet: {_plain(problem)}", file=sys.stderr)
+        print(f"erpcnet: {plain_text(problem)}", file=sys.stderr)
     return 0 if not broken else 1 if count else 2

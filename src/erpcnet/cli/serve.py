@@ -7,6 +7,7 @@ import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Timer
+from urllib.parse import quote
 
 from jsonargparse import Namespace
 
@@ -67,16 +68,24 @@ def run(options: Namespace, browser: bool = False) -> int:
             raise
         examples = []
     names = tuple(name.strip() for name in options.allowed_hosts.split(",") if name.strip())
-    token = options.token or os.environ.get(TOKEN)
+    token = options.token or os.environ.get(TOKEN) or None
     service = Service(classifier, examples)
     server = Server(create_app(service, options.host, names, token), options.host, options.port)
     address = f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{server.port}"
-    console.print(f"{address} (the interface: {address}/docs; Ctrl-C ends it)", soft_wrap=True)
+    secret = quote(token or "", safe="", errors="surrogateescape")
+    # What came from the environment is not repeated where it may be kept.
+    page = _page(address, secret if options.token else f"${TOKEN}" if token else "")
+    console.print(f"{page} (the interface: {address}/docs; Ctrl-C ends it)", soft_wrap=True)
     if browser:
-        Timer(0.5, lambda: webbrowser.open(address)).start()
+        Timer(0.5, lambda: webbrowser.open(_page(address, secret))).start()
     with suppress(KeyboardInterrupt):  # the way to end it
         try:
             server.serve_forever()
         finally:
             service.close()
     return 0
+
+
+def _page(address: str, token: str) -> str:
+    """Where the page is; it reads the token behind the #, which no browser sends."""
+    return f"{address}/#token={token}" if token else address

@@ -137,8 +137,8 @@ def _classes(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> Se
     ]
     perfect = sum(one.accuracy == 1 for one in records)
     blocks: list[str | Table | Picture] = [
-        f"The {len(rows)} of {len(records)} unseen classes that fare worst, among unseen classes alone; {perfect} are "
-        "always right.",
+        f"The {len(rows)} of {len(records)} unseen classes that fare worst, among unseen classes alone (always "
+        f"right: {perfect}).",
         Table(("class", "right", "mistaken most often for"), rows),
     ]
     mistaken = [one for one in records if one.mistaken_for][:SHOWN]

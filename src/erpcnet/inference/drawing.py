@@ -38,7 +38,7 @@ THUMBNAIL, GAP, LINE = 0.31, 0.03, 0.064
 OUTLINE = [Stroke(linewidth=3.4, foreground="white"), Normal()]
 OBJECT_CROP: dict[str, Any] = {"edgecolor": "white", "linestyle": "--", "linewidth": 1.2}
 DIMMED: dict[str, Any] = {"facecolor": "black", "alpha": 0.45, "edgecolor": "none"}  # what the network does not see
-LONGEST = 34  # characters of a name
+LONGEST = 40  # characters of a name
 
 
 def draw_localities(
@@ -147,7 +147,7 @@ def _draw_one(axis: Axes, picture: Image.Image, prediction: Prediction, truth: s
     _draw_windows(axis, picture, prediction, truth)
     if prediction.zoom > 1:
         _draw_enlarged(axis, picture, prediction, truth)
-    axis.set_title(_short(f"true: {truth}" if truth else prediction.name, 42), fontsize=8)
+    axis.set_title(_short(f"true: {truth}" if truth else prediction.name, 50), fontsize=8)
     for place, (name, answer, confidence) in enumerate(_lines(prediction)):
         right = _colour(answer, truth or prediction.name) == RIGHT
         axis.text(
@@ -237,4 +237,8 @@ def _colour(answer: str, reference: str) -> str:
 
 
 def _short(name: str, most: int = LONGEST) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+    """A name in so many characters: its middle goes, as kinds of one family differ in what is said last."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}\N{HORIZONTAL ELLIPSIS}{name[-end:]}"

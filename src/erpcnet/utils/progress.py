@@ -50,9 +50,15 @@ def console_log(path: Path | None) -> Iterator[None]:
             console.also = None
 
 
-def quieten() -> None:
-    """Print nothing but results from here on."""
-    console.quiet = True
+@contextmanager
+def quietly(quiet: bool = True) -> Iterator[None]:
+    """Within, print nothing but results."""
+    before = console.quiet
+    console.quiet = before or quiet
+    try:
+        yield
+    finally:
+        console.quiet = before
 
 
 @dataclass

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from erpcnet.errors import InputError
 
+_DEVICE: ContextVar[torch.device | None] = ContextVar("device", default=None)
 _CONVOLUTIONS: ContextVar[torch.dtype | None] = ContextVar("convolutions", default=None)
 
 
@@ -77,10 +78,32 @@ def autocast_convolutions(like: Tensor) -> torch.autocast:
 
 
 def default_device() -> torch.device:
-    """A GPU if there is one, of several processes each its own; or else the CPU."""
+    """What `on_device` says; or else a GPU if there is one, of several processes each its own; or else the CPU."""
+    chosen = _DEVICE.get()
+    if chosen is not None:
+        return chosen
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+@contextmanager
+def on_device(name: str | torch.device | None) -> Iterator[None]:
+    """Within, what is not told where to compute does so on this device; None: as it would otherwise.
+
+    Raises:
+        InputError: There is no such device, or this machine does not have it.
+
+    Examples:
+        >>> with on_device("cpu"):
+        ...     default_device()
+        device(type='cpu')
+    """
+    before = _DEVICE.set(_DEVICE.get() if name is None else check_device(name))
+    try:
+        yield
+    finally:
+        _DEVICE.reset(before)
 
 
 def check_device(name: str | torch.device | None) -> torch.device:
