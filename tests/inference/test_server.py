@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -91,7 +92,9 @@ def test_classes_are_added_listed_changed_and_removed(start: Start, picture: Pat
     assert client.post("/predict", content=picture.read_bytes()).json()["among"] == 10
     client.put("/classes/new", json={"attributes": {"c": 0.0, "b": 0.25}})
     assert client.get("/classes").json()[-1]["attributes"] == {"a": 1.0, "b": 0.25}
+    assert client.get("/classes/new").json() == {"name": "new", "seen": False, "attributes": {"a": 1.0, "b": 0.25}}
     assert len(client.delete("/classes/new").json()["classes"]) == 9
+    assert client.get("/classes/new").status_code == 404
     assert client.delete("/classes/new").status_code == 404
     client.post("/classes", json={"name": "a/b", "attributes": {"a": 1.0}})
     assert client.put("/classes/a%2Fb", json={"attributes": {"b": 1.0}}).status_code == 200
@@ -406,6 +409,40 @@ def test_it_ends_while_pictures_wait(
 def test_an_empty_token_is_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(untrained_run(tmp_path / "run")), "--token", ""]) == 2
     assert "--token is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "set_to", "printed", "opened"),
+    [
+        (["--token", "a b"], "other", "/#token=a%20b", "/#token=a%20b"),
+        ([], "a[b]", "/#token=$ERPCNET_TOKEN", "/#token=a%5Bb%5D"),  # what is kept of a console has no secret in it
+        ([], "", "", ""),
+    ],
+)
+def test_the_page_is_opened_with_its_token(
+    flags: list[str],
+    set_to: str,
+    printed: str,
+    opened: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    addresses, asked = [], Event()
+
+    def browse(address: str) -> bool:
+        addresses.append(address)
+        asked.set()
+        return True
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    monkeypatch.setattr(Server, "serve_forever", lambda _: asked.wait(20))
+    monkeypatch.setenv("ERPCNET_TOKEN", set_to)
+    assert main(["demo", str(untrained_run(tmp_path / "run")), "--port", "0", *flags]) == 0
+    (address,) = addresses
+    base = address.removesuffix(opened)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", base)
+    assert capsys.readouterr().err == f"{base}{printed} (the interface: {base}/docs; Ctrl-C ends it)\n"
 
 
 def test_a_taken_port_is_told(start: Start, classifier: ZeroShotClassifier) -> None:

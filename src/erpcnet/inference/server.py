@@ -267,6 +267,12 @@ def create_app(
         """Make a class known by its attributes, from now on and until the server ends."""
         return About(**await asyncio.to_thread(service.add_class, new.name, new.attributes))
 
+    @app.get("/classes/{name:path}")
+    async def one_class(name: ClassName) -> ClassEntry:
+        """A class with its attributes."""
+        _known(service, name)
+        return ClassEntry(**service.one_class(name))
+
     @app.put("/classes/{name:path}")
     async def change_class(name: ClassName, changed: Attributes) -> About:
         """Give a class other attributes."""

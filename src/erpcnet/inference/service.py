@@ -15,6 +15,7 @@ from PIL import Image
 
 from erpcnet.data.images import image_pixels, read_image
 from erpcnet.errors import InputError
+from erpcnet.inference.class_table import ClassTable
 from erpcnet.inference.classifier import ZeroShotClassifier
 from erpcnet.inference.prediction import Prediction
 
@@ -166,14 +167,11 @@ class Service:
     def classes(self) -> list[dict[str, Any]]:
         """Every class with its attributes that are not 0."""
         table = self._classifier.classes
-        return [
-            {
-                "name": name,
-                "seen": bool(seen),
-                "attributes": {key: float(v) for key, v in zip(table.attribute_names, row, strict=True) if v},
-            }
-            for name, seen, row in zip(table.names, table.seen, table.attributes, strict=True)
-        ]
+        return [_entry(table, row) for row in range(len(table.names))]
+
+    def one_class(self, name: str) -> dict[str, Any]:
+        """The same of one class."""
+        return _entry(self._classifier.classes.select([name]), 0)
 
     def add_class(self, name: str, attributes: Mapping[str, float]) -> dict[str, Any]:
         """Make a class known by its attributes; what there is to know then."""
@@ -227,6 +225,15 @@ class Service:
         else:
             for job, prediction in zip(jobs, found, strict=True):
                 job.found.set_result(prediction)
+
+
+def _entry(table: ClassTable, row: int) -> dict[str, Any]:
+    values = zip(table.attribute_names, table.attributes[row].tolist(), strict=True)
+    return {
+        "name": table.names[row],
+        "seen": bool(table.seen[row]),
+        "attributes": {name: value for name, value in values if value},
+    }
 
 
 def _top_evidence(found: Prediction) -> list[dict[str, Any]]:
