@@ -8,7 +8,8 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 PYTEST = $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: help setup oldest quickstart bench test test-portable test-gpu lint format types unit docs package clean
+.PHONY: help setup oldest quickstart bench test test-oldest test-portable trust test-gpu lint format types unit docs \
+  package licences audit clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
@@ -60,6 +61,23 @@ test-portable: setup ## the tests with the kernels of other CPUs, seven times: s
 	echo "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1"; \
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 $(PYTEST)
 
+trust: setup ## try to break it: kills, bad inputs, several processes, bad clients; writes docs/reliability.md's table
+	PYTHONPATH=tests $(BIN)/python -m trust --out benchmarks/results/trust.csv --page docs/reliability.md
+
+# Each package of `all` is its oldest, whatever tools of the tests would rather have; what those bring is the newest.
+OLD := .venv-oldest
+$(OLD)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ERPCNet needs Python 3.11 or newer; set PYTHON=..."; exit 2; }
+	test -x $(OLD)/bin/python || $(PYTHON) -m venv $(OLD)
+	$(OLD)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(OLD)/bin/uv pip compile --quiet --upgrade --python $(OLD)/bin/python --no-deps --no-strip-extras \
+	  --resolution lowest-direct --extra all pyproject.toml --output-file $(OLD)/oldest.txt >/dev/null
+	$(OLD)/bin/uv pip install --quiet --python $(OLD)/bin/python --override $(OLD)/oldest.txt -e '.[dev]'
+	@touch $@
+
+test-oldest: $(OLD)/.installed ## the tests with the oldest supported versions, in an environment of their own
+	OMP_NUM_THREADS=1 $(OLD)/bin/pytest -n $(WORKERS)
+
 test-gpu: setup ## the tests of what only a GPU does
 	ERPCNET_TEST_GPU=1 $(BIN)/pytest -m gpu
 
@@ -88,5 +106,16 @@ format: setup ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove the virtual environment and caches, not data or runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist site
+licences: setup ## write the table of docs/dependencies.md
+	$(BIN)/uv pip install --quiet --python $(BIN)/python hatchling
+	$(BIN)/python -m erpcnet.experiments.dependencies
+
+# pip-audit calls clean what the service does not know or did not answer for; --strict makes that an error.
+audit: setup ## ask PyPI's service for known weaknesses of what is installed; it needs a network
+	$(BIN)/uv pip freeze --quiet --python $(BIN)/python --exclude-editable > $(VENV)/installed.txt
+	$(BIN)/uvx --quiet pip-audit --strict --disable-pip --no-deps --progress-spinner off --timeout 15 \
+	  --requirement $(VENV)/installed.txt \
+	  || { echo "Something was found, or not everything could be looked up: see above."; exit 1; }
+
+clean: ## remove the virtual environments and caches, not data or runs
+	rm -rf $(VENV) $(OLD) .pytest_cache .mypy_cache .ruff_cache dist site

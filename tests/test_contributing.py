@@ -19,7 +19,8 @@ from erpcnet.config import Config, JointSettings
 from erpcnet.data import ZeroShotDataset
 from erpcnet.evaluation.protocol import measure
 from erpcnet.experiments.ablation import list_methods, run_ablation
-from erpcnet.model import JointHead, OperatingPoint, rollout
+from erpcnet.model import JointHead, OperatingPoint, list_backbones, rollout
+from erpcnet.model.backbone import BACKBONES
 from erpcnet.model.heads import JOINT_HEADS
 from erpcnet.model.localities import DirectLocalities
 from erpcnet.model.selection import SELECTION_ORDERS
@@ -72,8 +73,13 @@ def test_a_selection_order_is_added(tiny_config: Config, dataset: ZeroShotDatase
         SELECTION_ORDERS.pop("lowest beta first", None)
 
 
-def test_a_backbone_is_split() -> None:
-    assert run("import split")["backbone"].stride == 4
+def test_a_backbone_is_added() -> None:
+    try:
+        names = run("register_backbone")
+        assert names["backbone"].stride == 4
+        assert "two convolutions" in list_backbones()
+    finally:
+        BACKBONES.pop("two convolutions", None)
 
 
 def test_a_dataset_is_read(tmp_path: Path) -> None:

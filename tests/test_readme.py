@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from browser import Browser
 from erpcnet.cli import main
 from erpcnet.data import ZeroShotDataset
 
@@ -58,7 +61,7 @@ def test_the_commands_do_what_they_say(
     Image.open(creatures / dataset.image_paths[0]).convert("RGB").save("some.jpg")
     done = []
     for command in COMMANDS:
-        if not command.startswith("erpcnet "):
+        if not command.startswith("erpcnet ") or command.split()[1] == "serve":
             continue
         words = shlex.split(command.removeprefix("erpcnet "))
         words = [{"DIR": str(creatures), "RUN": "runs/other"}.get(word, word) for word in words]
@@ -75,6 +78,40 @@ def test_the_commands_do_what_they_say(
     assert len(Path("found.csv").read_text().splitlines()) == 1 + len(dataset.image_paths)
     with Image.open("where.png") as drawn:
         assert drawn.width > 100
+
+
+@pytest.mark.slow
+def test_four_commands_lead_to_a_new_class(
+    creatures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Browser
+) -> None:
+    """From the quickstart, a smaller one here, to a class that the browser and REST know, by the README's own words."""
+    lines = next(block for _, block in BLOCKS if block.startswith("erpcnet serve")).splitlines()
+    serve, *asked = [line.split("   #")[0].strip() for line in lines]
+    assert [line.split()[0] for line in (serve, *asked)] == ["erpcnet", "curl", "curl"]
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    monkeypatch.chdir(tmp_path)
+    quick = ["--evaluation.folds", "1", "--data.image_size", "64", "--stage1.epochs", "1", "--stage2.epochs", "1"]
+    assert (
+        main(["train", "--config", "creatures", "--dataset", str(creatures), "--out", "runs/quickstart", *quick]) == 0
+    )
+    command = [sys.executable, "-m", *serve.split(), "--port", "0", "--device", "cpu"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            found = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline())
+            assert found is not None
+            address, answers = found.group(), []
+            for line in asked:
+                words = shlex.split(line.replace("http://127.0.0.1:8000", address))
+                told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120).stdout
+                answers.append(json.loads(told))
+            assert "night owl" in {one["name"] for one in answers[0]["classes"]}
+            assert answers[1]["among"] == len(answers[0]["classes"])
+            browser.open(address)
+            browser.wait("return document.body.textContent.includes('night owl')")
+        finally:
+            server.terminate()
 
 
 @pytest.mark.slow

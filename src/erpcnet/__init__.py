@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from erpcnet.errors import InputError
     from erpcnet.evaluation import GZSLMetrics, Metrics, evaluate_run, gzsl_metrics
     from erpcnet.inference import Locality, Prediction, ZeroShotClassifier, load
-    from erpcnet.model import register_joint_head, register_order
+    from erpcnet.model import register_backbone, register_joint_head, register_order
     from erpcnet.training import train_run
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "load",
     "load_config",
     "read_dataset",
+    "register_backbone",
     "register_joint_head",
     "register_order",
     "train_run",
@@ -43,7 +44,7 @@ __getattr__ = lazy_attributes(
         "errors": ("InputError",),
         "evaluation": ("GZSLMetrics", "Metrics", "evaluate_run", "gzsl_metrics"),
         "inference": ("Locality", "Prediction", "ZeroShotClassifier", "load"),
-        "model": ("register_joint_head", "register_order"),
+        "model": ("register_backbone", "register_joint_head", "register_order"),
         "training": ("train_run",),
     },
 )

@@ -295,8 +295,9 @@ def test_several_pictures_are_three_beside_each_other() -> None:
 
 
 def test_names_are_cut_where_they_are_long(tmp_path: Path) -> None:
-    """At the same length, so that what comes after makes no difference."""
-    names = [f"{'a very long name of a class ' * 3}{end}" for end in ("and more", "or less")]
+    """In the middle, to the same length, so that what stands there makes no difference."""
+    start, end = "a very long name of a class, ", " and so on to its very end"
+    names = [f"{start}{middle}{end}" for middle in ("which nobody knows", "or of no class at all")]
     drawn = [draw(found(name, name, name=name)) for name in names]
     assert np.array_equal(drawn[0], drawn[1])
     draw_localities([green()], [found(names[0], names[0], name=names[0])], [None], tmp_path / "where.png")

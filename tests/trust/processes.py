@@ -122,7 +122,7 @@ def _other_weights(found: Path, expected: Path, close: float) -> str | None:
     for name, value in theirs.items():
         if value.size and not name.startswith("policy."):
             apart, size = np.abs(own[name] - value).max(), np.abs(value).max()
-            if apart > close * size + 1e-5:
+            if apart > close * size + 1e-3:
                 return f"{name} differs by {apart:.2g}, where its values are up to {size:.2g}"
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from erpcnet.model.scoring import OperatingPoint
 from erpcnet.training.context import create_network
 from erpcnet.training.resume import Unfinished
 from erpcnet.training.runs import train_run
-from erpcnet.utils.files import output_file, write_json
+from erpcnet.utils.files import output_file, plain_text, read_json, write_json
 
 
 @pytest.fixture
@@ -237,3 +238,23 @@ def test_models_of_other_formats_are_refused_by_name(
     save_file(state, path, metadata={"erpcnet": json.dumps(about)})
     with pytest.raises(InputError, match=f"is of format {format_ or 1}, and this version of erpcnet reads .*{remedy}"):
         erpcnet.load(path)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1e400}', "[1]", "{", "nan"])
+def test_json_that_is_none_is_damaged(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InputError, match="is damaged; do it again"):
+        read_json(tmp_path / "a.json", "do it again")
+
+
+def test_json_is_a_plain_file_of_a_bounded_size(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.json")
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(2**33)
+    for name, why in (("fifo", "no plain file"), ("large", "more than 256 MiB")):
+        with pytest.raises(InputError, match=why):
+            read_json(tmp_path / f"{name}.json", "do it again")
+
+
+def test_a_terminal_is_shown_what_it_can_show() -> None:
+    assert plain_text("a\x1b[31m\nb\u202e\udcff") == r"a\x1b[31m b\u202e\udcff"

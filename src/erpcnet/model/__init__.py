@@ -1,6 +1,6 @@
 """The network: plain torch, no files, no loops over data."""
 
-from erpcnet.model.backbone import SplitBackbone, create_backbone, list_backbones
+from erpcnet.model.backbone import SplitBackbone, create_backbone, list_backbones, register_backbone
 from erpcnet.model.grid import Grid, entropy_ratios
 from erpcnet.model.heads import JointHead, JointState, register_joint_head
 from erpcnet.model.network import Classes, ERPCNet
@@ -21,6 +21,7 @@ __all__ = [
     "create_backbone",
     "entropy_ratios",
     "list_backbones",
+    "register_backbone",
     "register_joint_head",
     "register_order",
     "rollout",
