@@ -32,6 +32,7 @@ T = TypeVar("T")
 LIFE = 200.0  # seconds that a server may run
 # Seconds within which a server that is busy with others answers what is no work; and where other tests take its cores.
 PROMPT, PROMPT_BESIDE_OTHERS = 3.0, 30.0
+LIMITS = {"prompt": PROMPT}
 ADDRESS = re.compile(r"http://\S+?:(\d+)(?:/#token=\S+)? \(the interface")
 MIB = 2**20
 SENTENCE = 400  # characters of a refusal, at most
@@ -268,6 +269,7 @@ def run(size: Size, seed: int, folder: Path) -> Iterator[Row]:
     model = untrained_run(folder / "run")
     erpcnet.load(model)
     full, random = size == "full", generator(seed, "server")
+    LIMITS["prompt"] = PROMPT if full else PROMPT_BESIDE_OTHERS
     yield at_once(model, folder / "once", random, full)
     yield slow(model, folder / "slow", random, full)
     if full:
@@ -305,7 +307,7 @@ def _few_files(count: int) -> None:
 def slow(model: Path, folder: Path, random: np.random.Generator, full: bool, files: int | None = None) -> Row:
     """Clients that hold connections, each in one of several ways."""
     kind = "slow and half-open clients" + (f", ulimit -n {files}" if files else "")
-    prompt = PROMPT if full else PROMPT_BESIDE_OTHERS
+    prompt = LIMITS["prompt"]
     row = Row("server", kind, f"others are answered within {prompt:.0f} s, and the processor is idle")
     worst, busiest = 0.0, 0.0
     prepare = (lambda: _few_files(files)) if files else (lambda: None)
@@ -423,7 +425,7 @@ def large(model: Path, folder: Path, full: bool) -> Row:
         for reply in replies:
             row.count(answered(reply) if reply.status in (0, 200) else refusal(reply, (400, 503)))
         for reply in others:
-            row.count(answered(reply, PROMPT), "another client")
+            row.count(answered(reply, LIMITS["prompt"]), "another client")
         peak = server.peak() / MIB
         row.count(None if peak < most else f"{peak:.0f} MiB", "memory")
         row.note = f"{max(map(len, pictures)) // 1000} kB each; peak memory {peak:.0f} MiB more"
@@ -480,7 +482,7 @@ def odd(model: Path, folder: Path, random: np.random.Generator, count: int) -> R
             head = one.sent.startswith(b"HEAD ") and 400 <= reply.status < 500
             right = one.may_be_right and reply.status == 200
             row.count(None if head or right else refusal(reply), one.name)
-        row.count(answered(asyncio.run(server.ask(server.request("GET", "/about"))), PROMPT), "afterwards")
+        row.count(answered(asyncio.run(server.ask(server.request("GET", "/about"))), LIMITS["prompt"]), "afterwards")
         row.note = ", ".join(f"{status}: {number}" for status, number in sorted(kinds.items()))
     return row
 
@@ -792,11 +794,11 @@ async def _named(server: Served, loopback: bool) -> list[tuple[str, str | None]]
         for origin in (None, f"http://{name.lower()}", f"https://{name.lower()}"):
             lines = [] if origin is None else [f"Origin: {origin}"]
             reply = await server.ask(server.request("GET", "/about", None, *lines, host=name))
-            found.append((f"own {name}, {origin}", answered(reply, PROMPT)))
+            found.append((f"own {name}, {origin}", answered(reply, LIMITS["prompt"])))
     if server.port == 80:
         for name, origin in (("localhost:80", "http://localhost"), ("localhost", "http://localhost:80")):
             reply = await server.ask(server.request("GET", "/about", None, f"Origin: {origin}", host=name))
-            found.append((f"own {name}, {origin}", answered(reply, PROMPT)))
+            found.append((f"own {name}, {origin}", answered(reply, LIMITS["prompt"])))
     waits = b"9" * 7 + b"\r\n\r\n"  # a body that never comes
     for stranger in STRANGERS + (("192.0.2.7",) if loopback else ()):
         host = stranger.replace("PORT", port)
@@ -804,9 +806,9 @@ async def _named(server: Served, loopback: bool) -> list[tuple[str, str | None]]
             server.request("GET", "/about", host=host or " "),
             server.request("GET", "/", host=host or " "),
         ):
-            found.append((f"stranger {host!r}", refusal(await server.ask(request, PROMPT))))
+            found.append((f"stranger {host!r}", refusal(await server.ask(request, LIMITS["prompt"]))))
         sent = server.request("POST", "/predict", b"", host=host or " ")[:-5] + waits
-        found.append((f"stranger {host!r}, with a body", refusal(await server.ask(sent, PROMPT))))
+        found.append((f"stranger {host!r}, with a body", refusal(await server.ask(sent, LIMITS["prompt"]))))
     pages = [
         *(
             "http://evil.example",
@@ -828,7 +830,9 @@ async def _named(server: Served, loopback: bool) -> list[tuple[str, str | None]]
             ("GET", "/about"),
         ):
             sent = server.request(method, path, b"", f"Origin: {origin}")[:-5] + waits
-            found.append((f"page {origin!r}, {method} {path}", refusal(await server.ask(sent, PROMPT), (403,))))
+            found.append(
+                (f"page {origin!r}, {method} {path}", refusal(await server.ask(sent, LIMITS["prompt"]), (403,)))
+            )
     return found
 
 
