@@ -113,6 +113,9 @@ def test_added_classes_are_among_them(run: Path, photos: Path, capsys: pytest.Ca
     assert "100.0%" in capsys.readouterr().out
     assert main(words) == 0
     assert "among all 10 classes, 5 of which were never seen in training" in capsys.readouterr().out
+    table.write_text(f"{table.read_text()}class 5;{';'.join('0' for _ in first.attributes)[:-1]}1\n")
+    assert main([*words[:3], "--classes", str(table)]) == 0  # those of the table, of which one is known
+    assert "among the 2 classes that were named" in capsys.readouterr().out
     table.write_text("class,a,bb\nfox,1,0\n")
     assert main(words) == 2
     assert "there is no attribute 'bb'; did you mean 'b'?" in capsys.readouterr().err
@@ -246,6 +249,13 @@ def test_files_folders_and_patterns_are_taken_together(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")
+def test_what_is_no_picture_in_a_folder_is_told(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "notes.txt").write_text("of where")
+    assert main(["predict", str(run), str(photos)]) == 0
+    assert "1 file in" in (told := " ".join(capsys.readouterr().err.split()))
+    assert "passed over as no picture, such as notes.txt" in told
+
+
 def test_names_that_are_no_text_are_written_as_they_can_be(
     run: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,32 @@ def test_the_same_picture_on_both_sides_is_a_problem(folder: Path) -> None:
     assert problem.endswith("are the same picture; keep one.")
 
 
+def test_the_same_pixels_in_another_file_are_the_same_picture(folder: Path) -> None:
+    with Image.open(folder / "photos" / "ant" / "0.png") as picture:
+        picture.save(folder / "photos" / "eel" / "again.bmp")
+    (problem,) = check_dataset(folder).problems
+    assert "photos/ant/0.png" in problem
+    assert "again.bmp' (eel, test_unseen) are the same picture" in problem
+
+
+def test_every_other_file_is_told(folder: Path) -> None:
+    """Whatever its ending; those of JPEG under a rarer name are read."""
+    for name in ("x.jfif", "y.JPE"):
+        Image.new("RGB", (20, 20), (250, len(name), ord(name[0]))).save(folder / "photos" / "ant" / name, "JPEG")
+    assert check_dataset(folder).facts["images"] == 6 * 8 + 2
+    for name in ("p.ppm", "q.ppm", "noted"):
+        (folder / "photos" / "bee" / name).write_bytes(b"x")
+    told = [note for note in check_dataset(folder).warnings if "not read" in note]
+    assert len(told) == 2
+    assert told[1].startswith("2 .ppm files are not read, such as photos/bee/p.ppm; endings that are read are .jpg, ")
+    assert told[0].startswith("1 file without an ending is not read, such as photos/bee/noted; ")
+
+
+def test_a_row_ten_times_as_large_is_told(folder: Path) -> None:
+    _write(folder, {**ROWS, "dog": (1, 0, 10)})
+    assert "class 'dog' are on another scale" in _only_note(check_dataset(folder))
+
+
 def test_few_classes_and_few_pictures(folder: Path) -> None:
     for number in range(3, 8):
         (folder / "photos/ant" / f"{number}.png").unlink()

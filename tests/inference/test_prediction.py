@@ -13,6 +13,7 @@ import torch
 from PIL import Image, ImageColor
 
 from conftest import between
+from erpcnet.errors import InputError
 from erpcnet.inference import Locality, Prediction, ZeroShotClassifier
 from erpcnet.inference.drawing import (
     GAP,
@@ -145,6 +146,9 @@ def test_a_plot_is_returned_and_written(classifier: ZeroShotClassifier, picture:
     pixels = np.asarray(Image.open(picture))
     for form in (str(picture), Image.open(picture), pixels, pixels / 255):
         assert np.array_equal(np.asarray(one.plot(form)), np.asarray(drawn))
+    assert np.array_equal(np.asarray(one.plot()), np.asarray(drawn))  # the file is opened again
+    with pytest.raises(InputError, match="not of a file; give plot the picture"):
+        classifier.predict(Image.open(picture)).plot()
     one.plot(picture, tmp_path / "no ending")
     with Image.open(tmp_path / "no ending") as written:
         assert written.format == "PNG"

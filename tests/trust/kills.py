@@ -37,7 +37,7 @@ from trust.sabotage import Action, Moment, Saboteur, read_moments
 
 PROMISE = "killed anywhere, the same command ends with the same weights, to the bit, and nothing is left behind"
 KILLS = {"full": 96, "short": 4}
-TIMES = ("seconds", "started")  # of run.json, which differ between two runs
+TIMES = ("seconds", "started", "revision")  # of run.json, which may differ between two runs
 GROUPS = {
     "inside a write": ("open", "write"),
     "between a write and its rename": ("fsync", "replace", "rename"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from erpcnet.cli.parser import Parser, add_candidates, add_crops, add_device, add_overwrite, add_run, read_candidates
+from erpcnet.cli.parser import Parser, add_candidates, add_crops, add_device, add_overwrite, add_run, candidates_of
 from erpcnet.utils.files import output_file
 
 DESCRIPTION = "Why a picture is taken for one class and not for another: attributes, and where each was read."
@@ -38,7 +38,7 @@ def run(options: Namespace) -> int:
     classifier = load(options.run, options.device, test_crops=options.crops)
     if options.add_classes:
         add_classes_from(classifier, options.add_classes)
-    why = classifier.explain(options.image, read_candidates(options.classes, classifier.classes.names), options.against)
+    why = classifier.explain(options.image, candidates_of(options.classes, classifier), options.against)
     why.save(out)
     print(f"{why.answer} ({why.prediction.confidence:.0%} among {why.prediction.among} classes), not {why.runner_up}")
     for title, found in ((f"for {why.answer}", why.speaks_for), (f"for {why.runner_up}", why.speaks_against)):

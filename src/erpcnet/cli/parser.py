@@ -7,7 +7,7 @@ import re
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_parsing_settings
 
@@ -15,6 +15,9 @@ from erpcnet.config import Config, list_presets, measured_backbone, read_values
 from erpcnet.config.config import flatten
 from erpcnet.errors import InputError
 from erpcnet.utils.progress import console
+
+if TYPE_CHECKING:
+    from erpcnet.inference import ZeroShotClassifier
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True, add_print_completion_argument=True)
 
@@ -132,7 +135,7 @@ def add_candidates(parser: Parser) -> None:
         "--classes",
         type=str,
         default="all",
-        help="among which to choose: 'all', 'unseen', or names separated by semicolons or commas",
+        help="what to choose among: 'all', 'unseen', names separated by semicolons or commas, or a .csv of classes",
     )
     parser.add_argument(
         "--add-classes",
@@ -143,8 +146,17 @@ def add_candidates(parser: Parser) -> None:
     )
 
 
+def candidates_of(text: str, classifier: ZeroShotClassifier) -> str | list[str]:
+    """What `--classes` asks for; the classes of a file are made known."""
+    from erpcnet.inference.class_files import choose_from
+
+    if text.lower().endswith(".csv") and text not in classifier.classes.names:
+        return choose_from(classifier, text)
+    return read_candidates(text, classifier.classes.names)
+
+
 def read_candidates(text: str, known: Sequence[str]) -> str | list[str]:
-    """What `--classes` asks for; a name may hold a comma itself."""
+    """The same of words; a name may hold a comma itself."""
     if text in ("all", "unseen"):
         return text
     if text in known:

@@ -22,10 +22,11 @@ from erpcnet.cli.parser import (
     add_json,
     add_overwrite,
     add_run,
-    read_candidates,
+    candidates_of,
 )
 from erpcnet.errors import InputError
 from erpcnet.utils.files import output_file, plain_text
+from erpcnet.utils.progress import console
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -59,9 +60,15 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
 
 
 def run(options: Namespace) -> int:
-    from erpcnet.data.images import expand_paths
+    from erpcnet.data.images import expand_paths, find_files, is_image
 
     images = expand_paths(options.images)
+    for folder in filter(Path.is_dir, map(Path, options.images)):
+        others = [file for file in find_files(folder) if not is_image(file)]
+        if others:
+            files = "1 file" if len(others) == 1 else f"{len(others)} files"
+            note = f"note: {files} in {folder} passed over as no picture, such as {others[0]}"
+            console.print(plain_text(note), markup=False, soft_wrap=True)
     picture = output_file(options.picture, options.overwrite, images) if options.picture else None
     if picture is not None and len(images) > DRAWN:
         raise InputError(f"--picture draws up to {DRAWN} pictures, and these are {len(images)}.")
@@ -78,7 +85,7 @@ def run(options: Namespace) -> int:
         add_classes_from(classifier, options.add_classes)
     if options.reject and classifier.point.reject is None:
         raise InputError("no threshold for --reject was chosen in this run: that needs two validation classes.")
-    candidates = read_candidates(options.classes, classifier.classes.names)
+    candidates = candidates_of(options.classes, classifier)
     among = _describe(classifier, candidates)
     broken: list[str] = []
     table = Rows(options.top, options.reject)

@@ -15,14 +15,14 @@ import numpy as np
 
 from erpcnet.data.dataset import ZeroShotDataset
 from erpcnet.data.folder import read_attributes
-from erpcnet.data.images import HEIC_ENDINGS, find_files, find_images, is_image, load_image
+from erpcnet.data.images import ENDINGS, HEIC_ENDINGS, find_files, find_images, is_image, load_image
 from erpcnet.data.readers import read_dataset
 from erpcnet.data.tables import closest
 from erpcnet.errors import InputError, MissingImagesError, ProblemsError
 from erpcnet.utils.progress import track
 
 TWINS = 0.999  # the cosine of attribute rows, from the mean of all, above which little tells classes apart
-SCALES = 20.0  # how many times larger the values of one row may be than another's
+LARGER, SMALLER = 8.0, 20.0  # how many times so the largest value of a row may be than is usual
 FEW_CLASSES, FEW_IMAGES = 4, 5
 # Pictures that this program does not open, by their endings, and what to do.
 UNREAD = {
@@ -66,7 +66,9 @@ def check_dataset(root: str | Path) -> Report:
         return Report({"missing images": len(problems), "where from": error.source or "see docs/datasets.md"}, problems)
     except ProblemsError as error:
         return Report({"folder": str(root)}, list(error.problems))
-    problems = [*_miscounted(dataset), *_broken(dataset), *_repeated(dataset), *_identical(dataset), *_copied(dataset)]
+    read = _read_images(dataset)
+    broken = [one for one in read if isinstance(one, str)]
+    problems = [*_miscounted(dataset), *broken, *_repeated(dataset), *_identical(dataset), *_copied(dataset, read)]
     warnings = [*_unused(dataset), *_few(dataset), *_unlearnable(dataset), *_scales(dataset), *_twins(dataset)]
     return Report(_facts(dataset), problems, warnings)
 
@@ -96,21 +98,20 @@ def _miscounted(dataset: ZeroShotDataset) -> Iterable[str]:
             yield f"{dataset.root}: {split} has {found} images; the Proposed Split of {dataset.name} has {known}."
 
 
-def _broken(dataset: ZeroShotDataset) -> Iterable[str]:
-    """Images that do not decode."""
+def _read_images(dataset: ZeroShotDataset) -> list[bytes | str]:
+    """A digest of the pixels of every image; or what is wrong, where it does not decode."""
     boxes = dataset.boxes if dataset.boxes is not None else [None] * len(dataset.image_paths)
     jobs = [(dataset.root / name, box) for name, box in zip(dataset.image_paths, boxes, strict=True)]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        found = track(pool.map(_problem_of, jobs), total=len(jobs), what="Reading images")
-        return [problem for problem in found if problem]
+        return list(track(pool.map(_read_image, jobs), total=len(jobs), what="Reading images"))
 
 
-def _problem_of(job: tuple[Path, Any]) -> str:
+def _read_image(job: tuple[Path, Any]) -> bytes | str:
     try:
-        load_image(*job)
+        picture = load_image(*job)
     except InputError as error:
         return str(error)
-    return ""
+    return hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).digest()
 
 
 def _repeated(dataset: ZeroShotDataset) -> Iterable[str]:
@@ -134,28 +135,21 @@ def _identical(dataset: ZeroShotDataset) -> Iterable[str]:
             yield f"classes '{other}' and '{name}' have the same attributes, so nothing tells them apart."
 
 
-def _copied(dataset: ZeroShotDataset) -> Iterator[str]:
-    """The same bytes in two splits or two classes; several instances of one image are no copies."""
+def _copied(dataset: ZeroShotDataset, read: list[bytes | str]) -> Iterator[str]:
+    """The same pixels in two splits or two classes; several instances of one image are no copies."""
     if dataset.boxes is not None:
         return
     split_of = {int(row): split for split in ("train", "test_seen", "test_unseen") for row in getattr(dataset, split)}
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for row, name in enumerate(dataset.image_paths):
-        by_size[(dataset.root / name).stat().st_size].append(row)
     first: dict[bytes, int] = {}
-    for rows in by_size.values():
-        if len(rows) < 2:
+    for row, digest in enumerate(read):
+        if isinstance(digest, str):
             continue
-        for row in rows:
-            digest = hashlib.sha256((dataset.root / dataset.image_paths[row]).read_bytes()).digest()
-            other = first.setdefault(digest, row)
-            same_class = dataset.labels[other] == dataset.labels[row]
-            if other != row and not (same_class and split_of.get(other) == split_of.get(row)):
-                names = [f"'{dataset.image_paths[one]}'" for one in (other, row)]
-                kinds = [
-                    f"{dataset.classes[dataset.labels[one]]}, {split_of.get(one, 'no split')}" for one in (other, row)
-                ]
-                yield f"{names[0]} ({kinds[0]}) and {names[1]} ({kinds[1]}) are the same picture; keep one."
+        other = first.setdefault(digest, row)
+        same_class = dataset.labels[other] == dataset.labels[row]
+        if other != row and not (same_class and split_of.get(other) == split_of.get(row)):
+            names = [f"'{dataset.image_paths[one]}'" for one in (other, row)]
+            kinds = [f"{dataset.classes[dataset.labels[one]]}, {split_of.get(one, 'no split')}" for one in (other, row)]
+            yield f"{names[0]} ({kinds[0]}) and {names[1]} ({kinds[1]}) are the same picture; keep one."
 
 
 def _unused(dataset: ZeroShotDataset) -> Iterator[str]:
@@ -189,23 +183,19 @@ def _unused_of_folder(dataset: ZeroShotDataset, unused: list[PurePosixPath]) -> 
 
 
 def _unread(root: Path) -> Iterator[str]:
-    """Files that are pictures for a person, and not for this program, by their endings."""
-    endings: Counter[str] = Counter()
-    example: dict[str, PurePosixPath] = {}
+    """Files that are not read, by their endings; in folders of other sources those alone that are pictures."""
+    own = (root / "attributes.csv").is_file()
+    found: dict[str, list[PurePosixPath]] = defaultdict(list)
     for file in find_files(root):
         ending = file.suffix.lower()
-        if (
-            is_image(file)
-            or file.name in TABLES
-            or (len(file.parts) == 1 and ending in (".csv", ".txt", ".md", ".mat"))
-        ):
-            continue
-        if ending in UNREAD:
-            endings[ending] += 1
-            example.setdefault(ending, file)
-    for ending, count in endings.items():
-        files = f"{count} {ending} {'file is' if count == 1 else 'files are'} not read, such as {example[ending]}"
-        yield f"{files}; {UNREAD[ending]}."
+        beside = file.name in TABLES or (len(file.parts) == 1 and ending in (".csv", ".txt", ".md", ".mat"))
+        if not is_image(file) and not beside and (own or ending in UNREAD):
+            found[ending].append(file)
+    for ending, files in found.items():
+        noun, verb = ("file", "is") if len(files) == 1 else ("files", "are")
+        told = f"{len(files)} {f'{ending} {noun}' if ending else f'{noun} without an ending'} {verb} not read"
+        what = UNREAD.get(ending, "endings that are read are " + ", ".join(ENDINGS))
+        yield f"{told}, such as {files[0]}; {what}."
     if any(is_image(file) and file.suffix.lower() in HEIC_ENDINGS for file in find_files(root)):
         try:
             import pillow_heif  # noqa: F401
@@ -249,7 +239,9 @@ def _scales(dataset: ZeroShotDataset) -> Iterator[str]:
     largest = np.abs(dataset.attributes).max(axis=1)
     usual = float(np.median(largest))
     odd = [
-        name for name, own in zip(dataset.classes, largest, strict=True) if own > SCALES * usual or own < usual / SCALES
+        name
+        for name, own in zip(dataset.classes, largest, strict=True)
+        if own > LARGER * usual or own < usual / SMALLER
     ]
     if odd:
         yield (

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from erpcnet.data.folder import read_attributes
 from erpcnet.data.tables import closest
 from erpcnet.errors import InputError
-from erpcnet.inference.classifier import ZeroShotClassifier
 from erpcnet.utils.files import as_path
+
+if TYPE_CHECKING:
+    from erpcnet.inference.classifier import ZeroShotClassifier
+
+
+def read_classes(path: str | Path, known: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The classes of a table with their attributes, all of which must be `known`."""
+    classes, names, values = read_attributes(as_path(path, "the table of classes"))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        near = closest(unknown[0], known) or "; the run knows the attributes that it was trained with."
+        raise InputError(f"{path}: there is no attribute '{unknown[0]}'{near}")
+    return {name: dict(zip(names, row.tolist(), strict=True)) for name, row in zip(classes, values, strict=True)}
+
+
+def choose_from(classifier: ZeroShotClassifier, path: str | Path) -> list[str]:
+    """The names of a table's classes, to choose among; those that are not known yet are made known."""
+    rows = read_classes(path, classifier.classes.attribute_names)
+    classifier.add_classes({name: row for name, row in rows.items() if name not in classifier.classes.names})
+    return list(rows)
 
 
 def add_classes_from(classifier: ZeroShotClassifier, path: str | Path) -> tuple[str, ...]:
@@ -27,12 +48,6 @@ def add_classes_from(classifier: ZeroShotClassifier, path: str | Path) -> tuple[
     Examples:
         >>> add_classes_from(model, "new.csv")
     """
-    classes, names, values = read_attributes(as_path(path, "the table of classes"))
-    known = classifier.classes.attribute_names
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        near = closest(unknown[0], known) or "; the run knows the attributes that it was trained with."
-        raise InputError(f"{path}: there is no attribute '{unknown[0]}'{near}")
-    rows = {name: dict(zip(names, row.tolist(), strict=True)) for name, row in zip(classes, values, strict=True)}
+    rows = read_classes(path, classifier.classes.attribute_names)
     classifier.add_classes(rows)
     return tuple(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from erpcnet.data.dataset import LONGEST_NAME
 from erpcnet.data.images import squeeze
 from erpcnet.data.transforms import CroppedImages, crop_for_test
 from erpcnet.errors import InputError
+from erpcnet.inference.class_files import read_classes
 from erpcnet.inference.class_table import Attributes, Candidates, ClassTable
 from erpcnet.inference.engine import Engine, Execution
 from erpcnet.inference.model_file import model_path, read_model
@@ -76,18 +78,22 @@ class ZeroShotClassifier:
         self.engine = Engine(self.network, execution, seed, self.runtime)
         self.point, self.preprocessing = point, preprocessing or Preprocessing()
 
-    def add_classes(self, attributes: Mapping[str, Attributes]) -> None:
+    def add_classes(self, attributes: Mapping[str, Attributes] | str | Path) -> None:
         """Make classes known by their attributes alone.
 
         Args:
-            attributes: For each new class a list in the table's order, or name to value (others are 0).
+            attributes: For each new class a list in the table's order, or name to value (others are 0); or a CSV file
+                with rows like those of attributes.csv.
 
         Raises:
             InputError: A name is taken, an attribute unknown, or the values cannot be brought to length 1.
 
         Examples:
             >>> model.add_classes({"night owl": {"eye: yellow": 1.0, "wings: feathered": 1.0}})
+            >>> model.add_classes("new.csv")
         """
+        if isinstance(attributes, str | Path):
+            attributes = read_classes(attributes, self.classes.attribute_names)
         self.classes = self.classes.add(attributes)
 
     def change_class(self, name: str, attributes: Attributes) -> None:
@@ -154,7 +160,12 @@ class ZeroShotClassifier:
         predictions: list[Prediction] = []
         size = max(1, batch_size // self.data.test_crops)
         for start in range(0, len(given), size):
-            predictions.extend(self._predict([open_picture(p) for p in given[start : start + size]], table))
+            some = given[start : start + size]
+            found = self._predict([open_picture(picture) for picture in some], table)
+            predictions += [
+                replace(one, path=os.fspath(picture)) if isinstance(picture, str | os.PathLike) else one
+                for one, picture in zip(found, some, strict=True)
+            ]
         return predictions[0] if alone else predictions
 
     def _predict(self, pictures: list[Image.Image], table: ClassTable) -> list[Prediction]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from erpcnet.errors import InputError
 from erpcnet.inference.pictures import Picture
 from erpcnet.utils.files import as_path
 
@@ -56,6 +57,7 @@ class Prediction:
         zoom: How many times finer than the glance the windows were read.
         centre_crop: The part of the picture that the network saw.
         among: How many classes it was chosen from.
+        path: The file that was predicted, if it was one.
         rejected: Whether so little fits that the picture seems to be of none of them; None where no threshold was
             chosen in training.
     """
@@ -74,6 +76,7 @@ class Prediction:
     centre_crop: Box | None = None
     among: int = 0
     rejected: bool | None = None
+    path: str | None = None
 
     @property
     def steps(self) -> int:
@@ -88,11 +91,11 @@ class Prediction:
         among = "1 class" if self.among == 1 else f"{self.among} classes"
         return f"<Prediction {self.name} {self.confidence:.0%} among {among} after {looks}{then}{doubt}>"
 
-    def plot(self, picture: Picture, out: str | Path | None = None) -> Image.Image:
+    def plot(self, picture: Picture | None = None, out: str | Path | None = None) -> Image.Image:
         """The picture with the localities that were selected, numbered, and the answers on the way.
 
         Args:
-            picture: What was predicted.
+            picture: What was predicted; by default it is opened again, if it was a file.
             out: A PNG file to write it to.
 
         Returns:
@@ -100,6 +103,10 @@ class Prediction:
         """
         from erpcnet.inference.drawing import render_localities  # matplotlib is slow to import
 
+        if picture is None:
+            if self.path is None:
+                raise InputError("this prediction is not of a file; give plot the picture that was predicted.")
+            picture = self.path
         drawn = render_localities([picture], [self], [None])
         if out is not None:
             drawn.save(as_path(out, "the drawing"), "PNG")

@@ -63,6 +63,7 @@ def train_stage1(
         for epoch in range(done, epochs):
             losses = trainer.epoch(advance)
             log.scalars("stage1/loss", losses, epoch + 1)
+            log.scalars("stage1", {"lr": trainer.lr}, epoch + 1)
             advance(0, note=f"loss {losses['total']:.3f}")
             checkpoint.save(trainer, epoch + 1)
     return trainer.finish()
@@ -107,6 +108,11 @@ class Stage1Trainer:
             whole,
             self._blocks,
         )
+
+    @property
+    def lr(self) -> float:
+        """The learning rate now, of what is not pretrained."""
+        return float(self._schedule.get_last_lr()[0])
 
     def epoch(self, advance: Callable[[], object]) -> dict[str, float]:
         """Pass once over the training images; the mean of each loss.
