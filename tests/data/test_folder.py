@@ -136,9 +136,11 @@ def test_init_starts_both_files_and_overwrites_neither(class_folders: Path) -> N
     assert splits.read_text(encoding="utf-8").splitlines()[:3] == ["class,split", '"bees, wild",seen', "cats,seen"]
     with pytest.raises(InputError, match=r"line 1: the example column is still there; name your attributes"):
         read_dataset(class_folders)  # they are a person's to give
+    assert init_folder(class_folders) == (attributes, splits)  # which changes nothing
+    attributes.write_text("class,furry\ncats,1\n")
     with pytest.raises(InputError, match=r"attributes\.csv is there already"):
         init_folder(class_folders)
-    assert attributes.is_file()
+    assert attributes.read_text() == "class,furry\ncats,1\n"
 
 
 def test_naming_the_unseen_classes_is_enough(class_folders: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,6 +47,12 @@ class Interrupted(Log):
             raise KeyboardInterrupt
 
 
+def _note(told: list[int], group: str, step: int) -> None:
+    """The epochs of Stage I whose losses are logged."""
+    if group == "stage1/loss":
+        told.append(step)
+
+
 def _interrupt() -> None:
     raise KeyboardInterrupt
 
@@ -80,7 +87,7 @@ def test_stage_1_resumes_to_the_bit(
         run_stage1(context, dataset, Interrupted("stage1/loss", 3), Checkpoint(path, every=0))
     told: list[int] = []
     log = Log()
-    log.scalars = lambda group, values, step: told.append(step)  # type: ignore[method-assign]
+    log.scalars = lambda group, values, step: _note(told, group, step)  # type: ignore[method-assign]
     torch.manual_seed(99)  # another process, which has drawn other things
     assert_same(run_stage1(context, dataset, log, Checkpoint(path, every=0)).state_dict(), expected)
     assert told == [3, 4]
@@ -234,7 +241,7 @@ def test_a_damaged_checkpoint_is_set_aside(
         damage(tmp_path / "stage1.previous.pt")
     told: list[int] = []
     log = Log()
-    log.scalars = lambda group, values, step: told.append(step)  # type: ignore[method-assign]
+    log.scalars = lambda group, values, step: _note(told, group, step)  # type: ignore[method-assign]
     assert_same(run_stage1(context, dataset, log, Checkpoint(path, every=0)).state_dict(), expected)
     assert told == ([1, 2, 3, 4] if both else [3, 4])
     assert capsys.readouterr().err.count("set aside") == 1 + both
@@ -272,3 +279,33 @@ def test_a_killed_command_is_resumed(creatures: Path, tmp_path: Path) -> None:
     second = subprocess.run(command, env=hidden, capture_output=True, text=True, check=True)
     assert "holds an unfinished run; resuming it" in " ".join(second.stderr.split())
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["protocol"] == "fixed"
+
+
+def test_a_run_that_died_in_its_last_cleaning_is_whole(
+    tiny_config: Config, creatures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    config = replace(tiny_config, variant="globalnet")
+    with monkeypatch.context() as dying:
+        plain = shutil.rmtree
+
+        def rmtree(path: Path, *more: object, **named: object) -> None:
+            if Path(path).name == ".unfinished-done" and Path(path).exists():
+                _interrupt()
+            plain(path, *more, **named)  # type: ignore[arg-type]
+
+        dying.setattr(shutil, "rmtree", rmtree)
+        with pytest.raises(KeyboardInterrupt):
+            train_run(config, creatures, out)
+    assert (out / ".unfinished-done").is_dir()
+    weights = (out / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match="holds a run already"):
+        train_run(replace(config, seed=5), creatures, out)  # another one
+    metrics = train_run(config, creatures, out)
+    assert json.loads(json.dumps(metrics.to_json())) == {
+        name: value for name, value in json.loads((out / "metrics.json").read_text()).items() if name != "data"
+    }
+    assert (out / "model.safetensors").read_bytes() == weights
+    assert not (out / ".unfinished-done").exists()
+    with pytest.raises(InputError, match="holds a run already"):
+        train_run(config, creatures, out)

@@ -95,6 +95,10 @@ def _as_child(
     code = 70
     try:
         os.setsid()
+        # As in a shell, whatever the campaign was started by.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(one, signal.SIG_DFL)
         for stream, path in ((1, out), (2, err)):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
             os.dup2(file, stream)

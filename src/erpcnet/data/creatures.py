@@ -91,15 +91,16 @@ def make_creatures(root: str | Path, settings: CreatureSettings | None = None, w
     classes = draw_classes(settings)
     # Drawn beside its place and moved there whole: an interrupted run leaves no half dataset, and the next one removes
     # what is left of it.
-    work, lock = root.parent / f".{root.name}-drawing", root.parent / f".{root.name}-drawing.lock"
+    work = root.parent / f".{root.name}-drawing"
+    lock = work / "lock"
     held = FileLock(lock)
     try:
+        work.mkdir(exist_ok=True)
         held.acquire(timeout=0)
     except Timeout:
         raise InputError(f"another command draws into {root}; wait for it.") from None
     try:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
+        _clear(work, lock)
         jobs = [(work, cls, number, settings) for number, cls in enumerate(classes)]
         with ProcessPoolExecutor(max_workers=workers, initializer=_end_with, initargs=(os.getpid(),)) as pool:
             drawn = list(track(pool.map(_draw_class, jobs), total=len(jobs), what="Drawing creatures"))
@@ -107,6 +108,7 @@ def make_creatures(root: str | Path, settings: CreatureSettings | None = None, w
         (work / NOTE).write_text(_note(settings), encoding="utf-8")
         if root.exists():
             root.rmdir()
+        lock.unlink()
         work.rename(root)
     except BrokenProcessPool:
         raise InputError(
@@ -114,9 +116,17 @@ def make_creatures(root: str | Path, settings: CreatureSettings | None = None, w
         ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        lock.unlink(missing_ok=True)
         held.release()
     return root
+
+
+def _clear(work: Path, lock: Path) -> None:
+    """Remove what a drawing that was killed left there."""
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != lock:
+            path.unlink()
 
 
 def is_creatures(root: Path, settings: CreatureSettings) -> bool:

@@ -73,11 +73,9 @@ def init_folder(root: Path) -> tuple[Path, Path]:
     targets = root / "attributes.csv", root / "splits.csv"
     contents = [("\n".join(table) + "\n").encode() for table in (lines, splits)]
     for target, content in zip(targets, contents, strict=True):
-        # As this command leaves it, if it was killed between the two.
+        # Or as this command leaves it, if it was killed on the way.
         if target.exists() and not (target.is_file() and target.read_bytes() == content):
             raise InputError(f"{target} is there already; it is left as it is.")
-    if all(target.exists() for target in targets):
-        raise InputError(f"{targets[0]} is there already; it is left as it is.")
     try:
         for target, content in zip(targets, contents, strict=True):
             write_atomically(target, content)

@@ -74,6 +74,16 @@ class Metrics:
         values["plainer"] = [one._asdict() for one in self.plainer]
         return values
 
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Metrics:
+        """What `to_json` gave; further values are left out."""
+        own = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        own["sigma"] = float("inf") if own["sigma"] is None else own["sigma"]
+        own["plainer"] = tuple(PlainerMetrics(**one) for one in own["plainer"])
+        for name in ("temperature", "temperature_all"):
+            own[name] = tuple(own[name])
+        return cls(**own)
+
 
 def measure(rollouts: EvaluationRollouts, point: OperatingPoint, seed: int) -> Metrics:
     """All figures of one network at an operating point."""

@@ -60,6 +60,25 @@ def check_folder(out: Path, overwrite: bool) -> None:
         raise InputError(f"{out} holds '{foreign[0]}', which is no run's; give a new or an empty folder as --out.")
 
 
+def finish_cleaning(out: Path, config: Config, dataset: ZeroShotDataset) -> dict[str, Any] | None:
+    """The figures of a run that was whole but for its last clean-up, which is done now.
+
+    Returns:
+        What metrics.json holds; None where there is nothing to clean, or the run is of other settings or data.
+    """
+    if not is_model(out / MODEL):
+        return None
+    try:
+        about, metrics = (read_json(out / name, "train again") for name in (RUN, METRICS))
+        same = (out / "config.yaml").read_text(encoding="utf-8") == config.to_yaml()
+        if not same or about["dataset"]["digest"] != dataset.fingerprint():
+            return None
+    except (OSError, InputError, KeyError, TypeError, UnicodeDecodeError):
+        return None
+    shutil.rmtree(out / DONE, ignore_errors=True)
+    return metrics
+
+
 def _is_utf8(path: Path) -> bool:
     try:
         str(path).encode()
@@ -120,6 +139,8 @@ class Unfinished:
 
     def abandon(self) -> None:
         """Of a start that failed before anything was learned, leave nothing in the way of the next one."""
+        if not self._folder.is_dir():  # the run is whole
+            return
         if self._writes and self._new and not any(self._folder.rglob("*.pt")) and not (self._folder / POINT).exists():
             self._clear()
             shutil.rmtree(self._folder, ignore_errors=True)

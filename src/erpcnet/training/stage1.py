@@ -63,7 +63,7 @@ def train_stage1(
         for epoch in range(done, epochs):
             losses = trainer.epoch(advance)
             log.scalars("stage1/loss", losses, epoch + 1)
-            log.scalars("stage1", {"lr": trainer.lr}, epoch + 1)
+            log.scalars("learning_rate", {"stage1": trainer.lr}, epoch + 1)
             advance(0, note=f"loss {losses['total']:.3f}")
             checkpoint.save(trainer, epoch + 1)
     return trainer.finish()

@@ -120,8 +120,9 @@ class BatchPart:
 
     def next_rows(self, value: Tensor) -> Tensor:
         """For each of its own rows [n, ...] the next one of the batch, and for the last the first."""
-        firsts = [torch.empty_like(value[0]) for _ in range(self.share.processes)]
-        dist.all_gather(firsts, value[0].contiguous())
+        first = value[0].contiguous()
+        firsts = [torch.empty_like(first) for _ in range(self.share.processes)]
+        dist.all_gather(firsts, first)
         return torch.cat([value[1:], firsts[(self.share.rank + 1) % self.share.processes][None]])
 
 
