@@ -33,6 +33,13 @@ def test_crop_is_slicing(height: int, width: int, padding: int) -> None:
             torch.testing.assert_close(means[image, cells[image, step]], expected.mean(dim=(1, 2)))
 
 
+def test_windows_of_padding_alone_are_refused() -> None:
+    """Of them there is no entropy."""
+    assert LocalSettings(padding=4).padding < LocalSettings().window
+    with pytest.raises(InputError, match="padding is 5, so windows of 5 lie outside of the map; it must be smaller"):
+        LocalSettings(padding=5)
+
+
 def test_boxes_are_windows_in_pixels() -> None:
     boxes = Grid(14, 14, window=5, stride=3).boxes(image_size=224)
     assert boxes.shape == (16, 4)

@@ -42,6 +42,7 @@ def _process(rank: int, meet: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=PROCESSES)
     share = Share.of_process()
     assert share == Share(rank, PROCESSES)
+    _check_norms(BatchPart(share, COUNT))
     _check_gradients(BatchPart(share, COUNT))
     _check_next_rows(BatchPart(share, COUNT))
     _check_swaps(BatchPart(share, COUNT))
@@ -58,6 +59,8 @@ def _check_gradients(part: BatchPart) -> None:
     settings = ModelSettings(BackboneSettings("small", "none"), dropout=0.3, joint=joint, steps=2)
     network = ERPCNet(settings, 7, 64, "pcnet").train()
     shared = copy.deepcopy(network)
+    # By the same formula: rounded otherwise, some value lies on the other side of a ReLU's 0.
+    share_batches(network, _Alone(Share(), COUNT))
     images, cells = torch.randn(COUNT, 3, 64, 64), torch.arange(COUNT)[:, None].repeat(1, 2) % 4
     labels, phi = torch.arange(COUNT) % 5, torch.randn(5, 7)
     torch.manual_seed(1)
@@ -81,6 +84,37 @@ def _check_gradients(part: BatchPart) -> None:
         torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-4, msg=name)
     work_alone(shared)
     assert not any("forward" in vars(module) for module in shared.modules())
+
+
+class _Alone(BatchPart):
+    """All of the batch, beside others that have it too."""
+
+    def sum(self, value: Tensor) -> Tensor:
+        return value
+
+
+def _check_norms(part: BatchPart) -> None:
+    """Against torch's own, without a ReLU behind it."""
+    torch.manual_seed(3)
+    norm = nn.Sequential(plain_norm := nn.BatchNorm2d(5)).train()
+    nn.init.normal_(plain_norm.weight)
+    nn.init.normal_(plain_norm.bias)
+    shared = copy.deepcopy(norm)
+    share_batches(shared, part)
+    images, wanted = torch.randn(COUNT, 5, 4, 3) * 3 + 1, torch.randn(COUNT, 5, 4, 3)
+    plain, own = images.clone().requires_grad_(), images[part.own].clone().requires_grad_()
+    expected, found = norm(plain), shared(own)
+    torch.testing.assert_close(found, expected[part.own], atol=1e-5, rtol=1e-5)
+    ((expected - wanted) ** 2).mean().backward()
+    (((found - wanted[part.own]) ** 2).mean() * part.weight).backward()
+    assert plain.grad is not None
+    assert own.grad is not None
+    torch.testing.assert_close(own.grad / PROCESSES, plain.grad[part.own], atol=1e-6, rtol=1e-4)
+    for one, other in zip(shared.parameters(), norm.parameters(), strict=True):
+        assert one.grad is not None
+        torch.testing.assert_close(part.sum(one.grad) / PROCESSES, other.grad, atol=1e-6, rtol=1e-4)
+    for (name, here), there in zip(shared.named_buffers(), norm.buffers(), strict=True):
+        torch.testing.assert_close(here, there, atol=1e-6, rtol=1e-5, msg=name)
 
 
 def _check_next_rows(part: BatchPart) -> None:

@@ -17,10 +17,16 @@ from rich.table import Table
 
 from erpcnet.experiments.report import fill, markdown_table
 from erpcnet.experiments.rows import write_rows
-from trust import inputs, kills, processes, server
+from trust import inputs, kills, processes, server, soak
 from trust.cases import Row, temporary
 
-CAMPAIGNS = {"kills": kills.run, "inputs": inputs.run, "processes": processes.run, "server": server.run}
+CAMPAIGNS = {
+    "kills": kills.run,
+    "inputs": inputs.run,
+    "processes": processes.run,
+    "soak": soak.run,
+    "server": server.run,
+}
 SEED = 23
 HEADER = ("campaign", "what", "promise", "tried", "held")
 

@@ -161,7 +161,7 @@ FUNCTIONS: dict[str, tuple[Call, tuple[Any, ...]]] = {
     "from_pretrained": (lambda world, value, work: type(world.classifier).from_pretrained(value), ()),
     "Prediction.plot": (
         lambda world, value, work: world.fresh_classifier().predict(str(world.picture)).plot(value),
-        (),
+        (None,),
     ),
     "gzsl_metrics": (lambda world, value, work: _module().gzsl_metrics(value, [0, 1], [True, False]), ()),
     "gzsl_metrics with labels": (

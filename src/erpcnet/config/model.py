@@ -57,6 +57,11 @@ class LocalSettings(Settings):
         super().__post_init__()
         if self.zoom > 1 and self.padding:
             raise InputError("model.local.zoom reads windows from the image, which has no padding; set one of the two.")
+        if self.padding >= self.window:
+            raise InputError(
+                f"model.local.padding is {self.padding}, so windows of {self.window} lie outside of the map; it must "
+                "be smaller than model.local.window."
+            )
         if self.kernel_mode == "same" and self.kernel % 2 == 0:
             raise InputError(f"model.local.kernel is {self.kernel}; a kernel that keeps the size ('same') is odd.")
 

@@ -58,8 +58,7 @@ def _batch_norm(norm: nn.Module, part: BatchPart, plain: Callable[[Tensor], Tens
     shape = [1, -1, *[1] * (exact.dim() - 2)]
     count = exact[0, 0].numel() * part.total_rows(len(exact))
     mean = part.sum(exact.sum(dim=axes)) / count
-    centred = exact - mean.view(shape)
-    variance = part.sum(centred.square().sum(dim=axes)) / count
+    variance = part.sum((exact - mean.view(shape)).square().sum(dim=axes)) / count
     if norm.track_running_stats and norm.running_mean is not None and norm.running_var is not None:
         assert norm.num_batches_tracked is not None
         norm.num_batches_tracked.add_(1)
@@ -67,9 +66,11 @@ def _batch_norm(norm: nn.Module, part: BatchPart, plain: Callable[[Tensor], Tens
         with torch.no_grad():
             norm.running_mean.lerp_(mean, momentum)
             norm.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)
-    result = centred * (variance + norm.eps).rsqrt().view(shape)
-    if norm.affine:
-        result = result * norm.weight.view(shape) + norm.bias.view(shape)
+    # Multiplied and added as torch does, so that rounding moves few values across the 0 of a ReLU.
+    scale = (variance + norm.eps).rsqrt()
+    scale = scale * norm.weight if norm.affine else scale
+    offset = norm.bias - mean * scale if norm.affine else -mean * scale
+    result = exact * scale.view(shape) + offset.view(shape)
     return result.to(value.dtype)
 
 
