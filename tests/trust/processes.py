@@ -22,10 +22,11 @@ TESTS = Path(__file__).parents[1]
 LIMIT = 300.0  # seconds that a training of seconds may take
 ENDS = 60.0  # seconds after which a training of which a process has died has ended
 # Weights are not compared: rounding decides on which side of 0 a ReLU is, a unit of an early block changes gradients by
-# per cents, and steps add that up (tests/training/test_processes.py compares the gradients of one batch). delta lies in
-# the middle between the margins of two images, which may be the next two.
+# per cents, and steps add that up (tests/training/test_processes.py compares the gradients of one batch). So a few of
+# the images, of which there are 20 and 24 and most are hardly told apart, may be answered otherwise; delta lies in the
+# middle between the margins of two images, which may be the next two.
 NEXT_MARGIN = 0.05
-FIGURES = ("t1", "u", "s", "h", "mean_steps", "sigma")
+MAY_DIFFER = {"t1": 2 / 20, "u": 2 / 20, "s": 2 / 24, "mean_steps": 0.2, "sigma": 0.0}
 # Norms that learn, mixed images, dropout, rows that are swapped, a policy: all that depends on a whole batch. AdamW
 # would divide gradients that are nearly 0, and what rounding makes of them, by their size.
 ALL_OF_IT = (
@@ -108,8 +109,8 @@ def figures(run_: Path) -> dict[str, float]:
 def difference(found: Path, expected: Path) -> str | None:
     """Which figure is not as in another run, but for rounding."""
     one, other = figures(expected), figures(found)
-    for name in FIGURES:
-        if one[name] != other[name]:
+    for name, most in MAY_DIFFER.items():
+        if abs(one[name] - other[name]) > most + 1e-9:
             return f"{name} is {other[name]} in place of {one[name]}"
     if abs(one["delta"] - other["delta"]) > NEXT_MARGIN * one["delta"]:
         return f"delta is {other['delta']} in place of {one['delta']}"
@@ -151,7 +152,7 @@ def too_many(folder: Path, data: Path) -> Row:
 
 def killed_ranks(folder: Path, data: Path, random: np.random.Generator, count: int) -> Row:
     """A process dies; the same training is resumed by another number of them."""
-    promise = f"all end within {ENDS:.0f} s, nothing runs on; any number of processes resumes it to the same figures"
+    promise = f"all end within {ENDS:.0f} s, nothing runs on; any number of processes resumes it to such figures"
     row = Row("processes", "one of several killed", promise)
     place = clean(folder / "killed")
     whole, notes = place / "whole" / "run", place / "notes"
@@ -186,7 +187,7 @@ def killed_ranks(folder: Path, data: Path, random: np.random.Generator, count: i
 
 def two_nodes(folder: Path, data: Path) -> Row:
     """Two machines: network namespaces that are joined by a cable, or, without them, two launchers on one."""
-    row = Row("processes", "two nodes", "the figures of one process")
+    row = Row("processes", "two nodes", "such figures of one process")
     place = clean(folder / "nodes")
     more = (*ALL_OF_IT, "--seed", "6")
     alone = finish(launch(1, words_of(data, place / "one", *more)))
