@@ -120,7 +120,7 @@ def difference(found: Path, expected: Path) -> str | None:
 def same_figures(folder: Path, data: Path, seed: int, processes: Sequence[int]) -> Row:
     """The same training by one process and by several."""
     row = Row(
-        "processes", f"1 = {' = '.join(map(str, processes))} processes", "the same sigma, delta, figures, weights"
+        "processes", f"1 = {' = '.join(map(str, processes))} processes", "the same sigma; figures within two images, delta within 5 %"
     )
     cases: Mapping[str, Sequence[str]] = {
         "all of it": (*ALL_OF_IT, "--seed", str(seed)),
@@ -152,7 +152,7 @@ def too_many(folder: Path, data: Path) -> Row:
 
 def killed_ranks(folder: Path, data: Path, random: np.random.Generator, count: int) -> Row:
     """A process dies; the same training is resumed by another number of them."""
-    promise = f"all end within {ENDS:.0f} s, nothing runs on; any number of processes resumes it to such figures"
+    promise = f"all end within {ENDS:.0f} s, nothing runs on; any number of them resumes it, to figures as near"
     row = Row("processes", "one of several killed", promise)
     place = clean(folder / "killed")
     whole, notes = place / "whole" / "run", place / "notes"
@@ -187,7 +187,7 @@ def killed_ranks(folder: Path, data: Path, random: np.random.Generator, count: i
 
 def two_nodes(folder: Path, data: Path) -> Row:
     """Two machines: network namespaces that are joined by a cable, or, without them, two launchers on one."""
-    row = Row("processes", "two nodes", "such figures of one process")
+    row = Row("processes", "two nodes", "figures as near to those of one process")
     place = clean(folder / "nodes")
     more = (*ALL_OF_IT, "--seed", "6")
     alone = finish(launch(1, words_of(data, place / "one", *more)))
