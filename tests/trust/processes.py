@@ -119,9 +119,8 @@ def difference(found: Path, expected: Path) -> str | None:
 
 def same_figures(folder: Path, data: Path, seed: int, processes: Sequence[int]) -> Row:
     """The same training by one process and by several."""
-    row = Row(
-        "processes", f"1 = {' = '.join(map(str, processes))} processes", "the same sigma; figures within two images, delta within 5 %"
-    )
+    what = f"1 = {' = '.join(map(str, processes))} processes"
+    row = Row("processes", what, "the same sigma; figures within two images, delta within 5 %")
     cases: Mapping[str, Sequence[str]] = {
         "all of it": (*ALL_OF_IT, "--seed", str(seed)),
         "frozen backbone": ("--stage1.freeze_backbone", "true", "--variant", "erpcnet", "--seed", str(seed + 1)),
