@@ -49,7 +49,9 @@ def _process(rank: int, meet: str) -> None:
     _check_tables(share)
     own = {number: f"of {number}" for number in range(7) if share.owns(number)}
     assert share.exchange(own) == [f"of {number}" for number in range(7)]
+    dist.barrier()  # nobody goes while another still talks to it
     dist.destroy_process_group()
+    os._exit(0)  # without what the libraries do at exit, where threads of theirs may still run
 
 
 def _check_gradients(part: BatchPart) -> None:
