@@ -213,7 +213,9 @@ def test_the_actor_alone_predicts_a_dataset(run: Path, pictures: Path, cluster: 
         batch_size=50,
         compute=ray.data.ActorPoolStrategy(size=1),
     )
-    check(found.take_all(), run, pictures)
+    taken = found.take_all()
+    assert len(taken) == len(files) == PICTURES
+    check(taken, run, pictures)
 
 
 def write_parquet(pictures: Path, folder: Path) -> None:
@@ -334,6 +336,7 @@ def test_a_cluster_is_divided_evenly(nodes: list[dict[str, float]], workers: int
 
 def test_ray_is_imported_by_nobody_else() -> None:
     program = (
-        "import sys, erpcnet.inference.ray_data, erpcnet.cli; sys.exit(bool({'ray', 'pyarrow'} & set(sys.modules)))"
+        "import sys, erpcnet.inference.ray_data, erpcnet.cli; print(*{'ray', 'pyarrow', 'torch'} & set(sys.modules))"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert told.split() == ["torch"]  # which shows that what was imported is told

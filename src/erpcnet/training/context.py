@@ -49,9 +49,14 @@ class Context:
         return self.accelerator.device
 
     @property
+    def share(self) -> Share:
+        """Of several processes, which one this is."""
+        return self.loader.share
+
+    @property
     def cuda_graphs(self) -> bool:
         """Whether steps become CUDA graphs; several processes exchange gradients on the way, which is not captured."""
-        return self.runtime.cuda_graphs and self.device.type == "cuda" and self.accelerator.num_processes == 1
+        return self.runtime.cuda_graphs and self.device.type == "cuda" and self.share.alone
 
 
 def open_context(config: Config, dataset: ZeroShotDataset) -> Context:

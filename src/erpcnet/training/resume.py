@@ -52,8 +52,8 @@ def check_folder(out: Path, overwrite: bool) -> None:
     if inside.exists() and (not inside.is_dir() or any(not _begun(path) for path in inside.iterdir())):
         raise InputError(f"{inside} is no training's, so it is left as it is; give another --out.")
     if is_model(out / MODEL):
-        if not overwrite:
-            raise InputError(f"{out} holds a run already; give another --out, or --overwrite to replace it.")
+        if not overwrite and not (out / DONE).is_dir():  # or its last clean-up is still to be done
+            raise InputError(_held(out))
         return
     foreign = sorted(path.name for path in out.iterdir() if path.name != UNFINISHED)
     if foreign:
@@ -61,22 +61,26 @@ def check_folder(out: Path, overwrite: bool) -> None:
 
 
 def finish_cleaning(out: Path, config: Config, dataset: ZeroShotDataset) -> dict[str, Any] | None:
-    """The figures of a run that was whole but for its last clean-up, which is done now.
+    """Do the last clean-up of a run that was whole but for it.
 
     Returns:
-        What metrics.json holds; None where there is nothing to clean, or the run is of other settings or data.
+        What its metrics.json holds; None where there was nothing to clean.
+
+    Raises:
+        InputError: The run is of other settings or data.
     """
-    if not is_model(out / MODEL):
+    if not (out / DONE).is_dir():
         return None
-    try:
-        about, metrics = (read_json(out / name, "train again") for name in (RUN, METRICS))
-        same = (out / "config.yaml").read_text(encoding="utf-8") == config.to_yaml()
-        if not same or about["dataset"]["digest"] != dataset.fingerprint():
-            return None
-    except (OSError, InputError, KeyError, TypeError, UnicodeDecodeError):
-        return None
+    about, metrics = (read_json(out / name, "train again with --overwrite") for name in (RUN, METRICS))
+    same_settings = (out / "config.yaml").read_bytes() == config.to_yaml().encode()
+    if not same_settings or about["dataset"]["digest"] != dataset.fingerprint():
+        raise InputError(_held(out))
     shutil.rmtree(out / DONE, ignore_errors=True)
     return metrics
+
+
+def _held(out: Path) -> str:
+    return f"{out} holds a run already; give another --out, or --overwrite to replace it."
 
 
 def _is_utf8(path: Path) -> bool:

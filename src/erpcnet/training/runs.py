@@ -35,7 +35,7 @@ from erpcnet.training.log import Log
 from erpcnet.training.pipeline import evaluate, select_operating_point, train_network
 from erpcnet.training.plan import plan_training
 from erpcnet.training.provenance import provenance
-from erpcnet.training.resume import DONE, Unfinished, check_folder, finish_cleaning
+from erpcnet.training.resume import Unfinished, check_folder, finish_cleaning
 from erpcnet.utils.files import as_path, write_atomically, write_json
 from erpcnet.utils.progress import Plan, console, console_log, planned
 from erpcnet.utils.runtime import on_device, use_deterministic_algorithms
@@ -69,16 +69,12 @@ def train_run(
     if not isinstance(config, Config):
         raise InputError(f"config is {type(config).__name__}; give what load_config returns.")
     out = as_path(out, "the folder for the run")
-    cleaning = not overwrite and (out / DONE).is_dir()
-    if not cleaning:
-        check_folder(out, overwrite)
+    check_folder(out, overwrite)
     check_joint_kind(config.model)
     read = dataset if isinstance(dataset, ZeroShotDataset) else read_dataset(dataset)
-    if cleaning:
-        whole = finish_cleaning(out, config, read)
-        if whole is not None:
-            return Metrics.from_json(whole)
-        check_folder(out, overwrite)
+    whole = None if overwrite else finish_cleaning(out, config, read)
+    if whole is not None:
+        return Metrics.from_json(whole)
     if config.deterministic:
         use_deterministic_algorithms()
     plan = plan_training(config, read)
@@ -107,7 +103,7 @@ def _train(context: Context, out: Path, unfinished: Unfinished) -> Metrics:
     """All of it, in a folder that was claimed."""
     config, read, main = context.config, context.dataset, context.accelerator.is_main_process
     started = time.monotonic()
-    about = provenance(read, context.device, context.accelerator.num_processes) if main else {}
+    about = provenance(read, context.device, context.share.processes) if main else {}
     if main:
         write_atomically(out / "config.yaml", config.to_yaml().encode())
         write_json(out / RUN, about, indent=2)

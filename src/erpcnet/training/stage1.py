@@ -88,7 +88,7 @@ class Stage1Trainer:
         self._totals: list[Tensor] = []
         self._source = _open_source(context, network, dataset)
         self.batches = self._source.batches
-        self._share = Share.of_process()
+        self._share = context.share
         self._part = _own_part(self._share, self._source.batch_size)
         self._ema = ExponentialMovingAverage(network, settings.ema_decay) if settings.ema_decay else None
         optimizer = _optimizer(network, settings)
@@ -251,7 +251,7 @@ def _own_part(share: Share, count: int) -> BatchPart | None:
 def _memory_saving(context: Context, network: ERPCNet) -> tuple[str | None, list[nn.Module]]:
     """Why batches stay whole, if they do, and the blocks that may be computed twice."""
     settings = context.config.stage1
-    if context.accelerator.num_processes > 1:
+    if not context.share.alone:
         return "several processes exchange gradients on the way", []
     unused = [*([] if network.policy is None else [network.policy]), *_frozen(network, settings)]
     if settings.freeze_backbone:
