@@ -92,7 +92,8 @@ def test_loading_and_predicting_need_no_training_code() -> None:
 
 def test_the_server_needs_no_training_code() -> None:
     modules = loaded_by(
-        "from erpcnet.data import read_dataset; import erpcnet.inference.server, erpcnet.inference.examples; "
+        "from erpcnet.data import read_dataset; import erpcnet.inference.app, erpcnet.inference.server; "
+        "import erpcnet.inference.examples; "
         "from erpcnet.inference.run_files import dataset_of"
     )
     assert not modules & {*HEAVY, "filelock", "psutil"}

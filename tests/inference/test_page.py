@@ -22,8 +22,9 @@ from conftest import small_network
 from erpcnet.config import DataSettings, LocalSettings
 from erpcnet.data.images import load_image
 from erpcnet.inference import ZeroShotClassifier
+from erpcnet.inference.app import create_app
 from erpcnet.inference.drawing import RIGHT, WRONG
-from erpcnet.inference.server import Server, create_app
+from erpcnet.inference.server import Server
 from erpcnet.inference.service import Service
 
 NARROW = 360

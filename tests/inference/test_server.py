@@ -24,8 +24,9 @@ from PIL import Image
 from erpcnet.cli import main
 from erpcnet.data.images import load_image
 from erpcnet.errors import InputError
-from erpcnet.inference import Prediction, ZeroShotClassifier, server, service
-from erpcnet.inference.server import Server, create_app
+from erpcnet.inference import Prediction, ZeroShotClassifier, gate, server, service
+from erpcnet.inference.app import create_app
+from erpcnet.inference.server import Server
 from erpcnet.inference.service import BusyError, PixelBudget, Service
 from untrained import untrained_run
 
@@ -264,7 +265,7 @@ def test_what_is_no_request_is_told_in_a_sentence(start: Start) -> None:
 
 def test_slow_clients_are_let_go_and_block_nobody(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
-    monkeypatch.setattr(server, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(gate, "BODY_SECONDS", 0.5)
     client = start()
     port = int(client.base_url.port or 0)
     silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(40)]
@@ -284,7 +285,7 @@ def test_slow_clients_are_let_go_and_block_nobody(start: Start, monkeypatch: pyt
 def test_nothing_stays_open_that_does_not_come_whole(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class of which a byte comes at a time, a second request without an end, answers that nobody reads."""
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
-    monkeypatch.setattr(server, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(gate, "BODY_SECONDS", 0.5)
     port = int(start().base_url.port or 0)
     one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     body = b"POST /classes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"

@@ -263,6 +263,7 @@ def serving(rows: Sequence[Row], *given: Any, **options: Any) -> Iterator[Served
 def run(size: Size, seed: int, folder: Path) -> Iterator[Row]:
     """Yield the rows of this campaign."""
     import erpcnet.cli  # here, so that no server has to
+    import erpcnet.inference.app
     import erpcnet.inference.server
     from untrained import untrained_run
 
@@ -489,9 +490,9 @@ def odd(model: Path, folder: Path, random: np.random.Generator, count: int) -> R
 
 def _less_patient() -> None:
     """Bodies that never come whole are not waited for so long."""
-    from erpcnet.inference import server
+    from erpcnet.inference import gate
 
-    server.BODY_SECONDS = 2.0
+    gate.BODY_SECONDS = 2.0
 
 
 def _odd_pictures(server: Served, random: np.random.Generator) -> Iterator[Odd]:

@@ -48,10 +48,11 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
 def run(options: Namespace, browser: bool = False) -> int:
     from erpcnet.data import read_dataset
     from erpcnet.inference import load
+    from erpcnet.inference.app import create_app
     from erpcnet.inference.class_files import add_classes_from
     from erpcnet.inference.examples import example_pictures
     from erpcnet.inference.run_files import dataset_of
-    from erpcnet.inference.server import Server, create_app
+    from erpcnet.inference.server import Server
     from erpcnet.inference.service import Service
 
     if not 0 <= options.port < 2**16:
