@@ -18,8 +18,11 @@ from conftest import shared
 from erpcnet.config import BackboneSettings, ModelSettings
 from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet, SplitBackbone, register_backbone
-from erpcnet.model.backbone import BACKBONES, Chain, SmallResNet, create_backbone, resnet50_v1, split
+from erpcnet.model.backbone import BACKBONES, create_backbone
+from erpcnet.model.backbone_split import split
+from erpcnet.model.chain import Chain
 from erpcnet.model.preprocessing import Preprocessing
+from erpcnet.model.small_backbones import SmallResNet, resnet50_v1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.fx.experimental.optimization import fuse as fold_norms
 
 from conftest import small_network
 from erpcnet.inference import Engine
-from erpcnet.model.backbone import Chain
+from erpcnet.model.chain import Chain
 from erpcnet.model.fusion import FusedConvolution, fuse, fuse_activations
 from erpcnet.model.local_subnets import WindowSubnet
 from erpcnet.utils.runtime import Runtime

@@ -23,8 +23,8 @@ from torch import nn
 from erpcnet.config import DataSettings
 from erpcnet.data import ImageLoader, open_cache, read_dataset
 from erpcnet.data.creatures import CreatureSettings, draw_classes, make_creatures
-from erpcnet.model.backbone import SmallResNet
 from erpcnet.model.preprocessing import Preprocessing
+from erpcnet.model.small_backbones import SmallResNet
 from erpcnet.utils.progress import bar
 
 SEED = 20_000

@@ -1,6 +1,7 @@
 """The network: plain torch, no files, no loops over data."""
 
-from erpcnet.model.backbone import SplitBackbone, create_backbone, list_backbones, register_backbone
+from erpcnet.model.backbone import create_backbone, list_backbones, register_backbone
+from erpcnet.model.backbone_split import SplitBackbone
 from erpcnet.model.grid import Grid, entropy_ratios
 from erpcnet.model.heads import JointHead, JointState, register_joint_head
 from erpcnet.model.network import Classes, ERPCNet

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from erpcnet.config.model import ModelSettings
 from erpcnet.errors import InputError
-from erpcnet.model.backbone import SplitBackbone, copy_of_last, create_backbone
+from erpcnet.model.backbone import create_backbone
+from erpcnet.model.backbone_split import SplitBackbone, copy_of_last
 from erpcnet.model.grid import Grid, entropy_ratios
 from erpcnet.model.heads import Predictor
 from erpcnet.model.partial_convolution import PartialConvolution

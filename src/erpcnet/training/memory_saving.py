@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet
-from erpcnet.model.backbone import SplitBackbone
+from erpcnet.model.backbone_split import SplitBackbone
 from erpcnet.model.heads import DropRows, SwapRows
 from erpcnet.training.gradient_step import GradientStep
 from erpcnet.utils.progress import console
