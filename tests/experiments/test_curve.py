@@ -42,9 +42,17 @@ def test_points_are_means_over_seeds(tmp_path: Path) -> None:
 
     zoomed = [row("ERPCNet", crops, t1 + crops / 100, 1.5) for t1 in (0.6, 0.7) for crops in (1, 2)]
     plain = [{**row("GlobalNet", 1, 0.5, 0), "zoom": "1"}, {**row("ERPCNet", 1, 0.6, 1.0), "zoom": "1"}]
-    found = curves([plain, zoomed], {(224, 1): Work(4.0, 0.2), (224, 2): Work(4.0, 2.0)})
+    # GlobalNet alone at another size, without the hubness correction too, which is not shown.
+    sizes = [{**row("GlobalNet", 1, t1, 0), "zoom": "1", "input": "160"} for t1 in (0.3, 0.4)]
+    sizes += [{**sizes[0], "hubness": "0", "t1": "0.1"}]
+    single = [{**row("ERPCNet", 1, 0.55, 1.0), "input": "160"}]
+    work = {(160, 1): Work(2.0, 0.1), (224, 1): Work(4.0, 0.2), (160, 2): Work(2.0, 1.0), (224, 2): Work(4.0, 2.0)}
+    found = curves([plain, zoomed, single], work, sizes)
     points = {(name, label): (float(gmac), float(t1)) for name, label, gmac, t1 in curve_rows(found)}
     assert points["GlobalNet: input size", "224"] == (4.0, 50.0)
+    assert points["GlobalNet: input size", "160"] == (2.0, 35.0)
+    assert points["ERPCNet, glance 160, zoom 2: steps", "2"] == (4.0, 55.0)
+    assert not any(name.startswith("ERPCNet, glance 160, zoom 2: 1, 2") for name, _ in points)  # one crop is no curve
     assert points["ERPCNet, glance 224, zoom 2: steps", "1"] == (6.0, 56.0)
     assert points["ERPCNet, glance 224, zoom 2: steps", "2"] == (8.0, 66.0)
     assert points["ERPCNet, glance 224, zoom 2: 1, 2 and 4 crops, early stop", "2"] == (18.0, 67.0)

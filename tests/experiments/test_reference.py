@@ -24,7 +24,7 @@ def test_the_page_of_settings_is_the_codes() -> None:
     table = settings_table()
     assert table in (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     (line,) = (line for line in table.splitlines() if line.startswith("| `data.image_size` |"))
-    assert line.split("|")[2:4] == [" 224 ", " 112: creatures; 448: cub-448 "]
+    assert line.split("|")[2:4] == [" 224 ", " 112: creatures; 448: cub-448; 160: cub-zoom-fast "]
 
 
 def test_the_page_of_commands_has_every_flag() -> None:

@@ -18,6 +18,7 @@ from erpcnet.experiments.report import (
     fill,
     others_table,
     own_rows,
+    places_table,
     published_table,
     quickstart_block,
     ratios_table,
@@ -30,7 +31,7 @@ from erpcnet.experiments.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
-OTHERS = ("published.csv", "quickstart.csv", "entropy.csv")
+OTHERS = ("published.csv", "quickstart.csv", "entropy.csv", "globalnet-sizes.csv", "attribute-places.csv")
 RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name not in OTHERS]
 
 
@@ -68,9 +69,20 @@ def test_the_main_table_is_on_the_page() -> None:
     table = published_table(read_rows(RESULTS / "published.csv"), own_rows(RESULTS))
     assert table in page
     here = [line for line in table.splitlines() if "ERPCNet, here" in line]
-    assert len(here) == 3 * 4  # 224, 448 and zoom; one crop and four, with the correction and without
+    # 224, 448 and zoom; one crop and four, with the correction and without. And a glance of 160 with one crop.
+    assert len(here) == 3 * 4 + 2
     assert all(line.count("not measured") == 6 for line in here)
     assert others_table({name: read_rows(RESULTS / f"{name}.csv") for name in ELSEWHERE}) in page
+
+
+def test_the_page_says_where_attributes_are_read() -> None:
+    rows = read_rows(RESULTS / "attribute-places.csv")
+    table = places_table(rows)
+    assert table in (RESULTS.parent / "results.md").read_text(encoding="utf-8")
+    (head,) = (line for line in table.splitlines() if line.startswith("| head |"))
+    (row,) = (r for r in rows if (r["preset"], r["order"], r["part"]) == ("cub", "policy", "head"))
+    shares = [f"{100 * float(row[name]):.0f}%" for name in ("read", "selected", "any_selected")]
+    assert head.split("|")[2].strip() == "{} ({}, {})".format(*shares)
 
 
 def test_the_page_says_what_entropy_does() -> None:
@@ -122,12 +134,12 @@ def test_the_summary_holds_what_the_rows_say() -> None:
     assert lines[0] == ["paper (ResNet-101, 224)", "68.1", "71.2", "72.0", "72.5", "68.4"]
     crops = ("1 crop", "2 crops", "4 crops")
     tests = [*crops, *(f"{count}, hubness correction" for count in crops)]
-    assert [line[0] for line in lines[1:]] == [
-        f"{size}, {test}" for size in ("224", "448", "224, zoom 2") for test in tests
-    ]
+    single = (tests[0], tests[3])  # a glance of 160 has one crop alone
+    sizes = {"224": tests, "448": tests, "160, zoom 2": single, "224, zoom 2": tests}
+    assert [line[0] for line in lines[1:]] == [f"{size}, {test}" for size, own in sizes.items() for test in own]
     best = {"method": "ERPCNet", "crops": "4", "hubness": "0.3"}
-    for rows, line in zip(ablations, (lines[6], lines[12], lines[18]), strict=True):
-        h = [float(row["h"]) for row in rows if best.items() <= row.items()]
+    found = [[float(row["h"]) for row in rows if best.items() <= row.items()] for rows in ablations]
+    for h, line in zip((h for h in found if h), (lines[6], lines[12], lines[20]), strict=True):
         assert len(h) == 3
         assert line[5] == f"{100 * sum(h) / 3:.1f} ± {100 * stdev(h):.1f}"
 

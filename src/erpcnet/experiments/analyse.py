@@ -26,6 +26,7 @@ from erpcnet.experiments.analysis import (
     follow,
     thresholds,
 )
+from erpcnet.experiments.attribute_places import attribute_places
 from erpcnet.experiments.diagnosis import (
     CHANCE,
     WELL,
@@ -39,7 +40,9 @@ from erpcnet.inference.drawing import draw_localities
 from erpcnet.inference.examples import load_picture
 from erpcnet.inference.loading import load
 from erpcnet.model.scoring import OperatingPoint
+from erpcnet.model.selection import default_order
 from erpcnet.utils.files import output_file, write_atomically
+from erpcnet.utils.runtime import Runtime
 
 SHOWN = 6  # pictures of failures
 LISTED = 10  # classes, attributes, pairs
@@ -82,6 +85,7 @@ def analyse_run(
     metrics, found = measure(rollouts, point, opened.config.seed), follow(rollouts, point)
     sections = [
         _attributes(run, rollouts, out),
+        _places(opened),
         _classes(rollouts, found, out),
         _seen_classes(rollouts, point),
         _more(opened, out),
@@ -127,6 +131,42 @@ def _attributes(run: str | Path, rollouts: EvaluationRollouts, out: Path) -> Sec
             Picture("attributes.png", f"AUC of {which}"),
         ],
     )
+
+
+def _places(opened: OpenedRun) -> Section | None:
+    """Where attributes are read, on datasets that know where parts are."""
+    config, network, dataset = opened.config, opened.network, opened.dataset
+    if "parts" not in dataset.extras or not network.steps or not network.tabulable:
+        return None
+    with Runtime.of(config.precision).autocast():
+        order = default_order(network, config.seed)
+        records = attribute_places(network, dataset, opened.loader, order, config.evaluation.batch_size)
+    if not records:
+        return None
+    header = ("part", "images", "read in a locality that holds it", "one of T by chance", "any of T", "the middle one")
+    rows = [
+        (
+            one.part,
+            str(one.images),
+            *(f"{share:.0%}" for share in (one.read, one.selected, one.any_selected, one.centre)),
+        )
+        for one in records
+    ]
+    blocks: list[str | Table | Picture] = [
+        "For each part, the attribute of it that says most for the answer over the runner-up: how often the locality "
+        "in which it was read (`erpcnet explain` shows it) holds the part, in the centre crop and after all T steps.",
+        Table(header, rows),
+    ]
+    if records[0].pcp is not None:
+        blocks += [
+            "Percentage of correctly localised parts, by the rule of APN: a box of a quarter of the bird's width and "
+            "height, where the localities say most of the attribute, overlaps one round the part by half.",
+            Table(
+                ("part", "where it is said most", "the middle"),
+                [(one.part, f"{one.pcp:.0%}", f"{one.pcp_centre:.0%}") for one in records],
+            ),
+        ]
+    return Section("Where attributes are read", blocks)
 
 
 def _classes(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> Section:

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 from erpcnet.experiments.rows import Rows, write_rows
 
 COUNTED = Path("benchmarks/results/work.csv")
-NETWORKS = ((224, 1), (448, 1), (224, 2))  # input size and zoom of the committed ablations
+# Input size and zoom of the committed ablations and of GlobalNet alone.
+NETWORKS = ((160, 1), (224, 1), (288, 1), (320, 1), (384, 1), (448, 1), (160, 2), (224, 2))
+
+GLOBALNET, STEPS = "GlobalNet", "steps"  # whose curve is over input sizes; what curves of localities are over
 
 
 class Work(NamedTuple):
@@ -63,34 +66,42 @@ def read_work(rows: Rows) -> dict[tuple[int, int], Work]:
     }
 
 
-def curves(ablations: Sequence[Rows], work: dict[tuple[int, int], Work]) -> list[Curve]:
+def curves(
+    ablations: Sequence[Rows], work: dict[tuple[int, int], Work], sizes: Sequence[dict[str, str]] = ()
+) -> list[Curve]:
     """GlobalNet over input sizes, and ERPCNet over steps and over crops, with the hubness correction.
 
     Args:
-        ablations: The rows of each ablation, of several seeds.
+        ablations: The rows of each ablation, of one or several seeds.
         work: See `read_work`.
+        sizes: Rows of GlobalNet alone, at other input sizes.
     """
     glances: list[tuple[float, float, str]] = []
     found = []
+    for size in dict.fromkeys(int(row["input"]) for row in sizes):
+        single = [row for row in sizes if row["crops"] == "1" and float(row["hubness"]) and int(row["input"]) == size]
+        glances.append((work[size, 1].glance, _mean(single, GLOBALNET, "t1"), f"{size}"))
     for rows in ablations:
         size, zoom = int(rows[0]["input"]), int(rows[0].get("zoom") or 1)
         cost = work[size, zoom]
         tested = [row for row in rows if float(row["hubness"])]
         single = [row for row in tested if row["crops"] == "1"]
         if zoom == 1:
-            glances.append((cost.glance, _mean(single, "GlobalNet", "t1"), f"{size}"))
+            glances.append((cost.glance, _mean(single, GLOBALNET, "t1"), f"{size}"))
         columns = sorted(name for name in rows[0] if name.startswith("t1_step"))
         steps = range(1, len(columns) + 1)
         name = f"glance {size}, zoom {zoom}" if zoom > 1 else f"windows of the map, {size}"
         found.append(
             Curve(
-                f"ERPCNet, {name}: steps",
+                f"ERPCNet, {name}: {STEPS}",
                 tuple(cost.of(step) for step in steps),
                 tuple(_mean(single, "ERPCNet", column) for column in columns),
                 tuple(f"{step}" for step in steps),
             )
         )
         crops = sorted({int(row["crops"]) for row in tested})
+        if len(crops) == 1:
+            continue
         by_crops = {count: [row for row in tested if int(row["crops"]) == count] for count in crops}
         found.append(
             Curve(
@@ -101,7 +112,7 @@ def curves(ablations: Sequence[Rows], work: dict[tuple[int, int], Work]) -> list
             )
         )
     gmac, t1, labels = zip(*sorted(glances), strict=True)
-    return [Curve("GlobalNet: input size", gmac, t1, labels), *found]
+    return [Curve(f"{GLOBALNET}: input size", gmac, t1, labels), *found]
 
 
 def _mean(rows: Rows, method: str, column: str) -> float:
@@ -118,6 +129,11 @@ def curve_rows(found: Sequence[Curve]) -> list[tuple[str, ...]]:
     ]
 
 
+def _network(curve: Curve) -> str:
+    """Which network a curve is of: steps and crops of one have the same colour."""
+    return curve.name.partition(": ")[0]
+
+
 def draw_curves(found: Sequence[Curve], out: Path) -> None:
     """T1 over GMAC."""
     import matplotlib
@@ -127,13 +143,14 @@ def draw_curves(found: Sequence[Curve], out: Path) -> None:
 
     figure, axis = plt.subplots(figsize=(8, 5))
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
-    for number, curve in enumerate(found):
-        # The first is GlobalNet's; of each network that follows, steps are a line and crops are dashed.
-        colour = "black" if number == 0 else colours[(number - 1) // 2]
-        style = "s-" if number == 0 else "o-" if number % 2 else "^--"
+    networks = [name for name in dict.fromkeys(_network(curve) for curve in found) if name != GLOBALNET]
+    for curve in found:
+        name = _network(curve)
+        colour = "black" if name == GLOBALNET else colours[networks.index(name)]
+        style = "s-" if name == GLOBALNET else "o-" if curve.name.endswith(STEPS) else "^--"
         axis.plot(curve.gmac, curve.t1, style, color=colour, markersize=5, label=curve.name)
     axis.set_xscale("log")
-    ticks = (4, 6, 8, 10, 15, 20, 30, 50, 80)
+    ticks = (2, 3, 4, 6, 8, 10, 15, 20, 30, 50, 80)
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.set_xticks([], minor=True)
     axis.set_xlabel("GMAC per image")

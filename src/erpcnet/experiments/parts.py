@@ -32,16 +32,37 @@ def distinguishing_parts(dataset: ZeroShotDataset) -> dict[int, str]:
 
 
 def part_places(dataset: ZeroShotDataset, rows: np.ndarray, crop_share: float) -> Tensor:
-    """Where parts lie in the centre crop of each image: [N, parts, 2] x, y as shares of the crop.
+    """Where the parts that matter lie in the centre crop of each image: [N, parts, 2] x, y as shares of the crop.
 
     With a parts.csv it is the one part that tells an image's class from the nearest; with CUB's part_locs.txt
     all that are visible, the others being NaN.
     """
+    places = every_part(dataset, rows, crop_share)
+    if _source(dataset).name == "part_locs.txt":
+        return torch.stack(list(places.values()), dim=1)
+    wanted = distinguishing_parts(dataset)
+    own = [places[wanted[int(label)]][number] for number, label in enumerate(dataset.labels[rows])]
+    return torch.stack(own)[:, None]
+
+
+def every_part(dataset: ZeroShotDataset, rows: np.ndarray, crop_share: float) -> dict[str, Tensor]:
+    """Where each part lies in the centre crop of each image, by the part's name: [N, 2] x, y as shares of the crop,
+    NaN where it is not visible.
+
+    Raises:
+        InputError: The dataset says nowhere where parts are.
+    """
+    source = _source(dataset)
+    shares = _birds(dataset, rows, source) if source.name == "part_locs.txt" else _creatures(dataset, rows, source)
+    shapes = _shapes(dataset, rows)
+    return {name: _in_crop(own[:, None], shapes, crop_share)[:, 0] for name, own in shares.items()}
+
+
+def _source(dataset: ZeroShotDataset) -> Path:
     source: Path | None = dataset.extras.get("parts")
     if source is None:
         raise InputError(f"{dataset.root} says nowhere where parts are (parts.csv, or CUB's parts/part_locs.txt).")
-    shares = _birds(dataset, rows, source) if source.name == "part_locs.txt" else _creatures(dataset, rows, source)
-    return _in_crop(shares, _shapes(dataset, rows), crop_share)
+    return source
 
 
 def bird_boxes(dataset: ZeroShotDataset, rows: np.ndarray, crop_share: float) -> Tensor:
@@ -66,22 +87,28 @@ def hits(cells: Tensor, places: Tensor, grid: Grid) -> Tensor:
     return ((inside.cumsum(dim=1) > 0) & in_crop[:, None]).sum(dim=2) / in_crop.sum(dim=1, keepdim=True)
 
 
-def _creatures(dataset: ZeroShotDataset, rows: np.ndarray, source: Path) -> Tensor:
+def _creatures(dataset: ZeroShotDataset, rows: np.ndarray, source: Path) -> dict[str, Tensor]:
     with source.open(newline="", encoding="utf-8") as file:
         places = {(line["image"], line["part"]): (float(line["x"]), float(line["y"])) for line in csv.DictReader(file)}
-    wanted = distinguishing_parts(dataset)
-    pixels = [places[dataset.image_paths[row], wanted[int(dataset.labels[row])]] for row in rows]
-    return (torch.tensor(pixels, dtype=torch.float64) / _shapes(dataset, rows).flip(1))[:, None]
+    sizes, nowhere = _shapes(dataset, rows).flip(1), (float("nan"),) * 2
+    images = [dataset.image_paths[row] for row in rows]
+    return {
+        part: torch.tensor([places.get((image, part), nowhere) for image in images], dtype=torch.float64) / sizes
+        for part in dict.fromkeys(part for _, part in places)
+    }
 
 
-def _birds(dataset: ZeroShotDataset, rows: np.ndarray, source: Path) -> Tensor:
+def _birds(dataset: ZeroShotDataset, rows: np.ndarray, source: Path) -> dict[str, Tensor]:
     folder = source.parent.parent
     numbers, sizes = _numbers(dataset, rows, folder), _sizes(dataset, rows, folder)
     lines = np.array(_lines(source), dtype=np.float64)
     places = np.full((int(lines[:, 0].max()) + 1, int(lines[:, 1].max()), 2), np.nan)
     visible = lines[lines[:, 4] > 0]
     places[visible[:, 0].astype(int), visible[:, 1].astype(int) - 1] = visible[:, 2:4]
-    return torch.from_numpy(places[numbers]) / sizes[:, None]
+    names = source.with_name("parts.txt")
+    named = {int(number): " ".join(words) for number, *words in _lines(names)} if names.is_file() else {}
+    shares = torch.from_numpy(places[numbers]) / sizes[:, None]
+    return {named.get(part + 1, f"part {part + 1}"): shares[:, part] for part in range(shares.shape[1])}
 
 
 def _numbers(dataset: ZeroShotDataset, rows: np.ndarray, folder: Path) -> list[int]:

@@ -189,6 +189,23 @@ def entropy_table(rows: Rows) -> str:
     return markdown_table(header, table)
 
 
+def places_table(rows: Rows) -> str:
+    """Where attributes are read, part by part and network by network: in brackets what one of the T localities by
+    chance would have, and any of them.
+    """
+    networks = list(dict.fromkeys(row["preset"] for row in rows))
+    own = {(row["preset"], row["part"]): row for row in rows if row["order"] == "policy"}
+    table = []
+    for part in dict.fromkeys(row["part"] for row in rows):
+        found = [own[network, part] for network in networks]
+        shares = [[f"{float(row[name]):.0%}" for name in ("read", "selected", "any_selected", "pcp")] for row in found]
+        middle, middle_box = (f"{float(found[0][name]):.0%}" for name in ("centre", "pcp_centre"))
+        reads = [f"{read} ({one}, {some})" for read, one, some, _ in shares]
+        table.append((part, *reads, middle, *(pcp for *_, pcp in shares), middle_box))
+    header = ("part", *(f"`{name}`" for name in networks), "the middle window")
+    return markdown_table((*header, *(f"PCP, `{name}`" for name in networks), "PCP, the middle"), table)
+
+
 ELSEWHERE = ("animals36", "creatures")
 DATASETS = ("SUN", "CUB", "aPY", "AwA2")
 SOURCES = ("as the paper has it", "the paper", "since")
@@ -378,12 +395,13 @@ def main() -> None:
     ablations = {path.stem: read_rows(path) for path in sorted(results.glob("cub-*.csv"))}
     for name, rows in ablations.items():
         fill(page, name, ablation_tables(rows))
-    found = curves(list(ablations.values()), read_work(read_rows(COUNTED)))
+    found = curves(list(ablations.values()), read_work(read_rows(COUNTED)), read_rows(results / "globalnet-sizes.csv"))
     fill(page, "curve", markdown_table(("", "size, step or crops", "GMAC", "T1"), curve_rows(found)))
     draw_curves(found, results.parent / "images" / "curve.png")
     published = read_rows(results / "published.csv")
     fill(page, "summary", summary_table(list(ablations.values()), published))
     fill(page, "published", published_table(published, own_rows(results)))
+    fill(page, "places", places_table(read_rows(results / "attribute-places.csv")))
     fill(page, "entropy", entropy_table(read_rows(results / "entropy.csv")))
     fill(page, "others", others_table({name: read_rows(results / f"{name}.csv") for name in ELSEWHERE}))
     speed, timings = results.parent / "speed.md", Path("benchmarks/results")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from erpcnet.inference.classifier import ZeroShotClassifier
+    from erpcnet.model import ERPCNet
 
 GLANCE = 0  # the place of what was read from the whole picture
 SHOWN = 8  # attributes for, and as many against
@@ -175,7 +176,6 @@ def explain(
         )
         e_g = network.glance(images).e_g
     phi = classes.phi[pair]
-    by_place = _difference(network.global_compatibility.contributions(found.a_g, phi))[None]  # [1, A]
     steps = int(found.steps[0])
     if steps:
         assert found.e_l is not None
@@ -183,11 +183,10 @@ def explain(
         parts = network.joint.parts(e_g, found.e_l[:, :steps])
         if parts is None:  # a head that is no sum: all of it counts as the glance's
             parts = torch.cat([a_j[:, None], a_j.new_zeros(1, steps, a_j.shape[1])], dim=1)
-        joint = torch.stack(
-            [_difference(network.joint_compatibility.contributions(a_j, phi, part)) for part in parts[0, :, None]]
-        )
-        joint[0] += by_place[0]
-        by_place = joint
+        by_place = evidence_by_place(network, found.a_g, a_j, parts, phi[:1], phi[1:])[0]
+    else:
+        of_pair = network.global_compatibility.contributions(found.a_g, phi)
+        by_place = (of_pair[0] - of_pair[1])[None]  # [1, A]
     # a_g and a_j both answer; the glance alone is scored as if the localities had said the same.
     answering = 2 if network.steps else 1
     if not steps:
@@ -212,6 +211,27 @@ def explain(
     )
 
 
-def _difference(of_pair: Tensor) -> Tensor:
-    """[2, A] to [A]."""
-    return of_pair[0] - of_pair[1]
+def evidence_by_place(
+    network: ERPCNet, a_g: Tensor, a_j: Tensor, parts: Tensor, phi: Tensor, other_phi: Tensor
+) -> Tensor:
+    """What each attribute, as read at each place, adds to the logit of one class over another's.
+
+    Args:
+        network: Whose compatibilities are used.
+        a_g: [N, A].
+        a_j: [N, A], the sum of `parts`.
+        parts: [N, 1 + T, A], what the glance and each locality add to a_j (see `JointHead.parts`).
+        phi: The row [N, A] of each image's class.
+        other_phi: The row [N, A] of the class that it is compared with.
+
+    Returns:
+        [N, 1 + T, A]: the glance first, with all of a_g; the sum over places and attributes is the margin of the two
+        logits, less their class biases.
+    """
+
+    def adds(rows: Tensor) -> Tensor:
+        of_joint = network.joint_compatibility.contributions(a_j[:, None], rows[:, None], parts)
+        of_joint[:, 0] += network.global_compatibility.contributions(a_g, rows)
+        return of_joint
+
+    return adds(phi) - adds(other_phi)
