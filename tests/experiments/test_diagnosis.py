@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from selenium.webdriver.common.keys import Keys
 
 from browser import Browser
 from erpcnet.config import Config, load_config
@@ -19,7 +20,7 @@ from erpcnet.evaluation.baselines import LearningPoint, OneRidge, Ridge, evaluat
 from erpcnet.evaluation.rollouts import EvaluationRollouts
 from erpcnet.experiments.analysis import follow
 from erpcnet.experiments.diagnosis import attribute_records, close_pairs, more_would_bring, seen_records
-from erpcnet.experiments.page import Page, Picture, Section, Table
+from erpcnet.experiments.page import Block, Page, Picture, Section, Slider, Table
 from erpcnet.model.scoring import OperatingPoint
 from erpcnet.training import Log, open_context
 from erpcnet.training.pipeline import rollout_test, train_network
@@ -148,11 +149,46 @@ def test_what_more_would_bring_in_a_sentence(half_pictures: float, half_classes:
     assert f"T1 rises by {100 * (0.70 - half_pictures):.1f} points (± 2.0)" in told
 
 
+def test_a_slider_tells_the_numbers_of_its_place(tmp_path: Path, browser: Browser) -> None:
+    slider = Slider("<delta>", [0.0, 0.5, 1.25], {"U": [10.0, 20.0, 30.0], "</script>": [1.0, 2.3, 3.0]}, 0.5)
+    page = Page("Sliders", "", [Section("One", [slider]), Section("Two", [slider._replace(start=0.0)])])
+    (tmp_path / "page.html").write_text(page.to_html(tmp_path), encoding="utf-8")
+    browser.open((tmp_path / "page.html").as_uri())
+    shown = 'return [...document.querySelectorAll("output")].map(one => one.textContent)'
+    first, at_zero = "0.50: U 20.0, </script> 2.3", "0.00: U 10.0, </script> 1.0"
+    assert browser.run(shown) == [first, at_zero]
+    browser.find("input").send_keys(Keys.ARROW_RIGHT)
+    assert browser.run(shown) == ["1.25: U 30.0, </script> 3.0", at_zero]
+    assert browser.find("label").text.startswith("<delta>")
+    assert browser.find("input").get_attribute("aria-valuetext") == "1.25: U 30.0, </script> 3.0"
+    assert browser.console() == []
+
+
+def test_a_slider_on_paper_is_a_table() -> None:
+    places = [number / 100 for number in range(101)]
+    slider = Slider("delta", places, {"H": [100 * place for place in places]}, 0.37)
+    lines = slider.to_markdown().splitlines()
+    assert lines[0] == "| delta | H |"
+    assert [line.split()[1] for line in lines[2:]] == [
+        "0.00",
+        "0.12",
+        "0.25",
+        "0.37",
+        "0.38",
+        "0.50",
+        "0.62",
+        "0.75",
+        "0.88",
+        "1.00",
+    ]
+    assert "| 0.37 | 37.0 |" in lines
+
+
 def test_a_page_is_shown_by_a_browser(tmp_path: Path, browser: Browser) -> None:
     """What is escaped is read as it was meant, and the picture is inside."""
     Image.new("RGB", (40, 30), (200, 20, 20)).save(tmp_path / "red.png")
     table = Table(("class", "right"), [("<i>owl", "9 %")])
-    blocks: list[str | Table | Picture] = ["A <b> & `erpcnet evaluate --delta`.", table, Picture("red.png", '"x"')]
+    blocks: list[Block] = ["A <b> & `erpcnet evaluate --delta`.", table, Picture("red.png", '"x"')]
     page = Page("Title <1>", "Of `code`.", [Section("One & only", blocks), Section("Two", ["more"])])
     (tmp_path / "page.html").write_text(page.to_html(tmp_path), encoding="utf-8")
     (tmp_path / "red.png").unlink()

@@ -175,11 +175,14 @@ def _point(folds: Sequence[EvaluationRollouts], sigma: float, delta: float, prot
 
 def choose_sigma(folds: Sequence[EvaluationRollouts], stop_loss: float) -> StopChoice | None:
     """The smallest sigma from which on stopping costs no more than `stop_loss`, a share of the images of all folds; 0,
-    the glance alone, where localities cost more than a standard error. None without a policy: nothing stops then.
+    the glance alone, where localities cost more T1 than a standard error. None without a policy: nothing stops then.
 
-    What is counted are the images whose answer stopping turns wrong, less those it turns right, plus a standard
+    What is counted for stopping are the images whose answer it turns wrong, less those it turns right, plus a standard
     error. Images whose answer stays the same say nothing about stopping, and left out they add no noise: accuracies
     of a few hundred images, compared, move by points when nothing is better or worse.
+
+    Whether localities pay at all is a matter of classes: images of one are turned right or wrong together, so that a
+    few classes of many images would decide. The standard error is that of the mean over classes, of every fold.
     """
     if any(fold.network.policy is None for fold in folds):
         return None
@@ -203,12 +206,21 @@ def choose_sigma(folds: Sequence[EvaluationRollouts], stop_loss: float) -> StopC
             break
         smallest = sigma
     won, lost = changed(glance, never)
-    if lost - won > (lost + won) ** 0.5:
+    gains = _by_class(never.double() - glance.double(), [labels for _, _, labels in scored])
+    if gains.mean() < -gains.std() / len(gains) ** 0.5:
         smallest = 0.0
     stopped_won, stopped_lost = changed(never, right(smallest))
     steps = torch.cat([answers.steps(smallest).double().flatten() for _, answers, _ in scored])
     most = scored[0][1].reward.shape[-1]
     return StopChoice(smallest, len(never), won, lost, stopped_won, stopped_lost, float(steps.mean()), most)
+
+
+def _by_class(values: Tensor, labels: Sequence[Tensor]) -> Tensor:
+    """The mean of the values [N] over the images of each class of each fold, one fold's images after the other's."""
+    means = []
+    for own, classes in zip(values.split([len(one) for one in labels]), labels, strict=True):
+        means += [own[classes == label].mean() for label in classes.unique()]
+    return torch.stack(means)
 
 
 def fit_temperatures(

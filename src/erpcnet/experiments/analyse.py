@@ -35,7 +35,7 @@ from erpcnet.experiments.diagnosis import (
     more_would_bring,
     seen_records,
 )
-from erpcnet.experiments.page import Page, Picture, Section, Table
+from erpcnet.experiments.page import Block, Page, Picture, Section, Slider, Table
 from erpcnet.inference.drawing import draw_localities
 from erpcnet.inference.examples import load_picture
 from erpcnet.inference.loading import load
@@ -46,6 +46,7 @@ from erpcnet.utils.runtime import Runtime
 
 SHOWN = 6  # pictures of failures
 LISTED = 10  # classes, attributes, pairs
+DELTAS = 101  # at which a person can look
 PAGE, HTML = "analysis.md", "analysis.html"
 WRITTEN = (
     PAGE,
@@ -89,7 +90,7 @@ def analyse_run(
         _classes(rollouts, found, out),
         _seen_classes(rollouts, point),
         _more(opened, out),
-        _curve(rollouts, point, out),
+        _curve(run, rollouts, point, out),
     ]
     if opened.network.steps:
         sections += [_steps(rollouts, metrics, found, out), _threshold(rollouts, point, out)]
@@ -152,7 +153,7 @@ def _places(opened: OpenedRun) -> Section | None:
         )
         for one in records
     ]
-    blocks: list[str | Table | Picture] = [
+    blocks: list[Block] = [
         "For each part, the attribute of it that says most for the answer over the runner-up: how often the locality "
         "in which it was read (`erpcnet explain` shows it) holds the part, in the centre crop and after all T steps.",
         Table(header, rows),
@@ -176,7 +177,7 @@ def _classes(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> Se
         for one in records[:LISTED]
     ]
     perfect = sum(one.accuracy == 1 for one in records)
-    blocks: list[str | Table | Picture] = [
+    blocks: list[Block] = [
         f"The {len(rows)} of {len(records)} unseen classes that fare worst, among unseen classes alone (always "
         f"right: {perfect}).",
         Table(("class", "right", "mistaken most often for"), rows),
@@ -251,18 +252,26 @@ def _more(opened: OpenedRun, out: Path) -> Section | None:
     )
 
 
-def _curve(rollouts: EvaluationRollouts, point: OperatingPoint, out: Path) -> Section | None:
+def _curve(run: str | Path, rollouts: EvaluationRollouts, point: OperatingPoint, out: Path) -> Section | None:
     if rollouts.seen is None:
         return None
     figures.draw_curve(seen_unseen_curve(rollouts, point.sigma), point.delta, out / "seen-unseen.png")
-    return Section(
-        "Seen and unseen classes together",
-        [
-            "Calibrated stacking: delta, subtracted from the logits of seen classes, moves answers to unseen ones. "
-            "`erpcnet evaluate --delta` tries another.",
-            Picture("seen-unseen.png", "S over U"),
-        ],
-    )
+    blocks: list[Block] = [
+        "Calibrated stacking: delta, subtracted from the logits of seen classes, moves answers to unseen ones. "
+        "`erpcnet evaluate --delta` tries another.",
+        Picture("seen-unseen.png", "S over U"),
+    ]
+    stored = read_validation(run)
+    if stored is not None and stored.curve is not None:
+        curve = stored.curve
+        deltas = sorted({*np.linspace(0, max(curve.deltas), DELTAS).tolist(), point.delta})
+        values = np.array([curve.at(delta) for delta in deltas]) * 100
+        columns = {name: values[:, column].tolist() for column, name in enumerate("USH")}
+        blocks += [
+            f"What other deltas give on the validation data, in per cent ({curve.describe()}):",
+            Slider("delta", deltas, columns, point.delta),
+        ]
+    return Section("Seen and unseen classes together", blocks)
 
 
 def _steps(rollouts: EvaluationRollouts, metrics: Metrics, found: Trajectories, out: Path) -> Section:
