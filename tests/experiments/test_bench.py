@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from erpcnet.errors import InputError
@@ -24,6 +26,25 @@ def test_a_bench_has_every_case() -> None:
     assert found["ratios"] == ratios(found["rows"])
     told = found["ratios"]["stage II: tables against direct"]
     assert told == pytest.approx(names["stage II", "tables", 4] / names["stage II", "direct", 4])
+
+
+def test_with_zoom_localities_are_of_a_finer_image() -> None:
+    """What ours computes grows by a backbone on the patches; what it is compared with stays as it is."""
+    small = BenchSettings(
+        image_size=64, stage1_batches=(2,), batches=(2,), stage2_images=4, grown_images=4, repeats=4, growth=False
+    )
+    plain, zoomed = (
+        {(row["group"], row["name"]): row["gmac_per_image"] for row in run_bench(one)["rows"]}
+        for one in (small, replace(small, zoom=2))
+    )
+    assert plain.keys() == zoomed.keys()
+    for case in (("stage I", "backbone"), ("stage I", "hardnet"), ("inference", "backbone"), ("inference", "hardnet")):
+        assert zoomed[case] == plain[case]
+    # The map of the small backbone is 8 wide and a window 2 of that: 32 of 128 pixels, a quarter of the glance's.
+    glance = plain["stage I", "backbone"]
+    assert zoomed["stage I", "pcnet"] == pytest.approx(glance * (1 + 6 / 4), rel=0.05)
+    assert zoomed["inference", "sequential"] < zoomed["inference", "parallel"]  # six windows, or sixteen
+    assert run_bench(replace(small, zoom=2))["rows"][0]["zoom"] == 2
 
 
 def test_arithmetic_is_counted_as_by_hand() -> None:

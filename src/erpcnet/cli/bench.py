@@ -18,6 +18,7 @@ DESCRIPTION = "Time training, the policy and prediction, by turns, as ratios."
 # From and to what the sizes of a bench are of use; the smallest image is what the backbones can read.
 SIZES = {
     "image_size": (64, 2048),
+    "zoom": (1, 4),
     "batches": (1, 65536),
     "stage1_batches": (1, 65536),
     "stage2_images": (1, 10**6),
@@ -28,6 +29,7 @@ SIZES = {
 def add_arguments(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("--backbone", type=str, help="by default `small`, and resnet50 on a GPU")
     parser.add_argument("--image-size", type=int, help="by default 112, and 224 on a GPU")
+    parser.add_argument("--zoom", type=int, help="read localities again from images so many times larger; by default 1")
     parser.add_argument("--batches", type=str, help="sizes of batches to predict, such as 1,8,32")
     parser.add_argument("--stage1-batches", type=str, help="sizes of batches of Stage I")
     parser.add_argument("--stage2-images", type=int, help="images that Stage II rolls out")
@@ -40,7 +42,7 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
 
 def run(options: Namespace) -> int:
     given = options.as_dict()
-    changes = {name: given[name] for name in ("backbone", "image_size", "stage2_images", "repeats")}
+    changes = {name: given[name] for name in ("backbone", "image_size", "zoom", "stage2_images", "repeats")}
     changes |= {name: _numbers(name, given[name]) for name in ("batches", "stage1_batches")}
     changes |= {"growth": False} if options.no_growth else {}
     for name, (low, high) in SIZES.items():
@@ -82,7 +84,8 @@ def _print(results: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{results['backbone']} at {results['image_size']}, {results['device']}"
+    zoom = f", zoom {results['zoom']}" if results["zoom"] > 1 else ""
+    title = f"{results['backbone']} at {results['image_size']}{zoom}, {results['device']}"
     table = Table(
         "what", "", "grown", "batch", "ms/image", "spread", "GMAC/image", "peak MiB", title=title, box=SIMPLE_HEAD
     )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -167,5 +168,8 @@ def _plane(points: Tensor, seed: int) -> np.ndarray:
     """Points [M, A] laid out by t-SNE, [M, 2]."""
     init = "pca" if points.shape[1] > 1 else "random"
     layout = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), init=init, random_state=seed)
-    laid: np.ndarray = layout.fit_transform(points.numpy())
+    with threadpool_limits(
+        1, user_api="openmp"
+    ):  # several threads wait for each other, ten times as long on busy cores
+        laid: np.ndarray = layout.fit_transform(points.numpy())
     return laid

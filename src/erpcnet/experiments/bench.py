@@ -37,7 +37,7 @@ def run_bench(settings: BenchSettings, keep: Callable[[dict[str, Any]], None] | 
 
 def _results(cases: Sequence[Case], settings: BenchSettings) -> dict[str, Any]:
     device = torch.cuda.get_device_name() if settings.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    about = {"backbone": settings.backbone, "image_size": settings.image_size, "device": device}
+    about = {"backbone": settings.backbone, "image_size": settings.image_size, "zoom": settings.zoom, "device": device}
     rows = [{**about, **case.row()} for case in cases]
     return {**about, "torch": torch.__version__, "rows": rows, "ratios": ratios(rows)}
 

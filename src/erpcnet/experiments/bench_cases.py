@@ -41,13 +41,15 @@ Stepper = Callable[[nn.Module], GradientStep]
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What is measured: images of `image_size`, batches for Stage I and for prediction, images for Stage II.
+    """What is measured: images of `image_size`, batches for Stage I and for prediction, images for Stage II; with
+    `zoom` localities of ours are read again from images so many times larger.
 
     How Stage II grows is measured around `grown_images`.
     """
 
     backbone: str = "small"
     image_size: int = 112
+    zoom: int = 1
     stage1_batches: tuple[int, ...] = (32,)
     batches: tuple[int, ...] = (1, 8, 32)
     stage2_images: int = 64
@@ -128,10 +130,9 @@ def _stage1(settings: BenchSettings) -> list[Case]:
     cases = []
     stepper = _stepper(settings)
     for size in settings.stage1_batches:
-        images = _images(size, settings)
-        cases += _bare_steps(images, settings, stepper)
+        cases += _bare_steps(_images(size, settings), settings, stepper)
         cases += [
-            _stage1_step(variant, drawn_network(variant, settings), images, settings, stepper)
+            _stage1_step(variant, drawn_network(variant, settings), size, settings, stepper)
             for variant in ("globalnet", "pcnet", "hardnet")
         ]
     return cases
@@ -177,9 +178,9 @@ def _bare_steps(images: Tensor, settings: BenchSettings, stepper: Stepper) -> li
 
 
 def _stage1_step(
-    name: str, network: ERPCNet, images: Tensor, settings: BenchSettings, stepper: Stepper, grown: str = ""
+    name: str, network: ERPCNet, size: int, settings: BenchSettings, stepper: Stepper, grown: str = ""
 ) -> Case:
-    size, phi = len(images), _phi(settings)
+    images, phi = _images(size, settings, network.zoom), _phi(settings)
     labels = torch.randint(CLASSES, (size,), device=settings.device)
     objective = Stage1Loss(network.train(), Stage1Settings())
     optimizer = torch.optim.SGD(network.stage1_parameters(), lr=1e-4, momentum=0.9)
@@ -217,8 +218,8 @@ class _Drawn:
 
 def _stage2(settings: BenchSettings) -> list[Case]:
     count, once = settings.stage2_images, min(settings.stage2_images, Stage2Settings().rollout_batch_size)
-    images = _images(count, settings)
     ours, hard = drawn_network("erpcnet", settings), drawn_network("hardnet", settings)
+    images, patched = (_images(count, settings, network.zoom) for network in (ours, hard))
     batches = [Batch(images[rows], rows) for rows in torch.arange(count).split(once)]
 
     def build() -> Any:
@@ -227,7 +228,7 @@ def _stage2(settings: BenchSettings) -> list[Case]:
     sources = {
         "tables": (ours, _Drawn(count, count, settings, partial(_take, build()), is_lookup=True)),
         "direct": (ours, _Drawn(count, once, settings, lambda rows: DirectLocalities(ours, images[rows]))),
-        "hardnet": (hard, _Drawn(count, once, settings, lambda rows: DirectLocalities(hard, images[rows]))),
+        "hardnet": (hard, _Drawn(count, once, settings, lambda rows: DirectLocalities(hard, patched[rows]))),
     }
     cases = [_stage2_epoch(name, network, source, settings) for name, (network, source) in sources.items()]
     return [*cases, Case("stage II", "building tables", count, count, build)]
@@ -267,12 +268,13 @@ def _inference(settings: BenchSettings) -> list[Case]:
     cases = []
     for size in settings.batches:
         images = _images(size, settings)
+        finer = images if settings.zoom == 1 else _images(size, settings, settings.zoom)
         glance, embedding = _glance(fused, images), _embedding(usual, images.to(settings.precision))
         cases.append(Case("inference", "backbone", size, size, embedding, count_macs(embedding) / size))
         cases.append(Case("inference", "backbone, fused", size, size, glance))
         if settings.device == "cuda":
             cases.append(Case("inference", "backbone, graph", size, size, capture(glance, images.device)[0].replay))
-        cases += [twins.case(name, way, images) for name, twins, way in ways]
+        cases += [twins.case(name, way, finer if twins.zoom > 1 else images) for name, twins, way in ways]
     return cases
 
 
@@ -284,7 +286,7 @@ class _Twins:
 
     def __init__(self, network: ERPCNet, runtime: Runtime) -> None:
         self._network, self._fused = network, fuse(copy.deepcopy(network), runtime.precision)
-        self._runtime = runtime
+        self._runtime, self.zoom = runtime, network.zoom
 
     def case(self, name: str, way: Execution, images: Tensor, grown: str = "") -> Case:
         engine, counted = (Engine(one, way, runtime=self._runtime) for one in (self._fused, self._network))
@@ -314,14 +316,13 @@ def _growth(settings: BenchSettings) -> list[Case]:
     cases: list[Case] = []
     stepper = _stepper(settings)
     for steps, stride in ((1, 3), (3, 3), (12, 3), (6, 4), (6, 2)):
-        local = LocalSettings(stride=stride)
+        local = LocalSettings(stride=stride, zoom=settings.zoom)
         network = drawn_network("erpcnet", settings, local, steps)
         grown = f"T = {steps}" if stride == 3 else f"{network.grid.cells} cells"
-        images = _images(settings.stage1_batches[0], settings)
         looking = drawn_network("pcnet", settings, local, steps)
-        cases.append(_stage1_step("pcnet", looking, images, settings, stepper, grown))
+        cases.append(_stage1_step("pcnet", looking, settings.stage1_batches[0], settings, stepper, grown))
         cases.append(_table_epoch(network, settings, settings.grown_images, grown))
-        images = _images(max(settings.batches), settings)
+        images = _images(max(settings.batches), settings, network.zoom)
         cases += [_Twins(network, settings.runtime).case(way, way, images, grown) for way in ("sequential", "parallel")]
     network = drawn_network("erpcnet", settings)
     for count in (settings.grown_images // 4, settings.grown_images * 4):
@@ -334,7 +335,7 @@ def _table_epoch(
     network: ERPCNet, settings: BenchSettings, count: int, grown: str, minibatch_size: int | None = None
 ) -> Case:
     """An epoch of Stage II on a table of `count` images, of which a few are computed and the others copies."""
-    images = _images(min(count, 64), settings)
+    images = _images(min(count, 64), settings, network.zoom)
     table = build_table(network.eval(), [[Batch(images, torch.arange(len(images)))]], (1, len(images)))
     source = _Drawn(count, count, settings, lambda rows: _take(table, rows % len(table)), is_lookup=True)
     return _stage2_epoch("tables", network, source, settings, grown, minibatch_size)
@@ -348,7 +349,8 @@ def drawn_network(variant: str, settings: BenchSettings, local: LocalSettings | 
     """A network of the bench's backbone, its weights drawn."""
     torch.manual_seed(0)
     backbone = BackboneSettings(settings.backbone, "none")
-    model = ModelSettings(backbone=backbone, local=local or LocalSettings(), steps=steps)
+    usual = LocalSettings(zoom=1 if variant in ("globalnet", "hardnet") else settings.zoom)
+    model = ModelSettings(backbone=backbone, local=local or usual, steps=steps)
     if settings.backbone == "small":
         model = replace(model, policy=replace(model.policy, width=256, memory=64))
     checked: Variant = variant  # type: ignore[assignment]
@@ -356,8 +358,9 @@ def drawn_network(variant: str, settings: BenchSettings, local: LocalSettings | 
     return network.to(settings.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def _images(count: int, settings: BenchSettings) -> Tensor:
-    drawn = torch.randn(count, 3, settings.image_size, settings.image_size, device=settings.device)
+def _images(count: int, settings: BenchSettings, zoom: int = 1) -> Tensor:
+    side = zoom * settings.image_size
+    drawn = torch.randn(count, 3, side, side, device=settings.device)
     return drawn.contiguous(memory_format=torch.channels_last)
 
 
