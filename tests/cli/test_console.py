@@ -84,6 +84,7 @@ def test_the_baselines_are_computed_on_the_cpu_when_asked(
     tiny_config: Config, dataset: ZeroShotDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # which would be taken by itself
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
     assert default_device().type == "cuda"
     with on_device("cpu"):
         assert evaluate_baselines(tiny_config, dataset)[0].method == "ESZSL"

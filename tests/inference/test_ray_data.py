@@ -24,7 +24,7 @@ from PIL import Image
 
 import erpcnet
 from erpcnet.errors import InputError
-from erpcnet.inference import ray_data
+from erpcnet.inference import ray_data, ray_shards
 from erpcnet.inference.ray_data import PicturePredictor, RayJob, divide_resources, predict_with_ray
 from untrained import untrained_run
 
@@ -279,10 +279,10 @@ def test_what_is_given_is_checked(run: Path, pictures: Path, tmp_path: Path) -> 
 @needs_ray
 def test_a_shard_that_kills_its_workers_is_given_up(run: Path, pictures: Path, tmp_path: Path) -> None:
     predictor = {"run": str(run / "model.safetensors"), "root": str(pictures)}
-    model = ray_data._digest_of(run / "model.safetensors")
+    model = ray_shards.digest_of(run / "model.safetensors")
     writer = ray_data._ShardWriter(predictor, str(tmp_path), model, threads=1)
     shard = {"shard": ['{"number": 3, "paths": ["a/0.png", "", "\\udcff.png"]}']}
-    for lost in range(ray_data.ATTEMPTS):
+    for lost in range(ray_shards.ATTEMPTS):
         assert writer(shard) == {"pictures": [3], "broken": [2], "problem": [""]}
         (tmp_path / f".partial-{lost}-part-000003.parquet").touch()
     (problem,) = writer(shard)["problem"]

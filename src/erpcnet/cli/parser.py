@@ -38,10 +38,13 @@ USUAL = (
 # What jsonargparse says of values that do not fit, and how a person would.
 PLAINLY = {
     r'Parser key "([^"]+)": Expected a typing\.Literal\[(.+?)\]\. Got value: (.*)': r"\1 is '\3'; it must be one of \2",
-    r'Parser key "([^"]+)": .*?Expected an? <class \'(\w+)\'>\.?.*? (?:Got|Given) value: ?(.*)': (
+    # Of several types, None may be named first.
+    r'Parser key "([^"]+)": .*?Expected an? <class \'(?!NoneType)(\w+)\'>\.?.*? (?:Got|Given) value: ?(.*)': (
         r"\1 is '\3'; it must be of type \2"
     ),
-    r"of type NoneType": "of another kind",  # a number too large for its type
+    r'Parser key "([^"]+)": .*?Expected an? <class \'NoneType\'>\.?.*? (?:Got|Given) value: ?(.*)': (
+        r"\1 is '\2'; it must be of another kind"
+    ),
 }
 
 

@@ -207,7 +207,11 @@ def choose_sigma(folds: Sequence[EvaluationRollouts], stop_loss: float) -> StopC
         smallest = sigma
     won, lost = changed(glance, never)
     gains = _by_class(never.double() - glance.double(), [labels for _, _, labels in scored])
-    if gains.mean() < -gains.std() / len(gains) ** 0.5:
+    if len(gains) > 1:
+        localities_cost = bool(gains.mean() < -gains.std() / len(gains) ** 0.5)
+    else:  # of one class there is no telling how classes differ, but how images do
+        localities_cost = lost - won > (lost + won) ** 0.5
+    if localities_cost:
         smallest = 0.0
     stopped_won, stopped_lost = changed(never, right(smallest))
     steps = torch.cat([answers.steps(smallest).double().flatten() for _, answers, _ in scored])

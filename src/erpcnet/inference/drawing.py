@@ -37,7 +37,7 @@ COLUMNS = 3  # so many pictures beside each other can be read on a page
 THUMBNAIL, GAP, LINE = 0.31, 0.03, 0.064
 OUTLINE = [Stroke(linewidth=3.4, foreground="white"), Normal()]
 OBJECT_CROP: dict[str, Any] = {"edgecolor": "white", "linestyle": "--", "linewidth": 1.2}
-DIMMED: dict[str, Any] = {"facecolor": "black", "alpha": 0.45, "edgecolor": "none"}  # what the network does not see
+DIMMED = 0.45  # how much of black there is over what the network does not see
 LONGEST = 40  # characters of a name
 
 
@@ -158,9 +158,8 @@ def _draw_one(axis: Axes, picture: Image.Image, prediction: Prediction, truth: s
 
 def _draw_windows(axis: Axes, picture: Image.Image, prediction: Prediction, truth: str | None) -> None:
     """The picture, what the network does not see of it dimmed, with its windows."""
-    axis.imshow(picture)
-    if prediction.centre_crop is not None:
-        _dim(axis, picture, prediction.object_crop or prediction.centre_crop, prediction.centre_crop)
+    crop = prediction.centre_crop
+    axis.imshow(picture if crop is None else _dimmed(picture, prediction.object_crop or crop, crop))
     if prediction.object_crop is not None:
         left, upper, right, lower = prediction.object_crop
         axis.add_patch(Rectangle((left, upper), right - left, lower - upper, fill=False, **OBJECT_CROP))
@@ -188,18 +187,13 @@ def _draw_windows(axis: Axes, picture: Image.Image, prediction: Prediction, trut
     axis.set_ylim(picture.height - 0.5, -0.5)
 
 
-def _dim(axis: Axes, picture: Image.Image, one: Sequence[float], other: Sequence[float]) -> None:
-    """Dim what is outside of both boxes' hull."""
-    left, upper = (min(one[side], other[side]) for side in (0, 1))
-    right, lower = (max(one[side], other[side]) for side in (2, 3))
-    for x, y, width, height in (
-        (0, 0, picture.width, upper),
-        (0, lower, picture.width, picture.height - lower),
-        (0, upper, left, lower - upper),
-        (right, upper, picture.width - right, lower - upper),
-    ):
-        if width > 0.5 and height > 0.5:
-            axis.add_patch(Rectangle((x - 0.5, y - 0.5), width, height, **DIMMED))
+def _dimmed(picture: Image.Image, one: Sequence[float], other: Sequence[float]) -> Image.Image:
+    """The picture, dimmed outside of both boxes' hull."""
+    left, upper = (round(min(one[side], other[side])) for side in (0, 1))
+    right, lower = (round(max(one[side], other[side])) for side in (2, 3))
+    dimmed = Image.blend(picture, Image.new(picture.mode, picture.size), DIMMED)
+    dimmed.paste(picture.crop((left, upper, right, lower)), (left, upper))
+    return dimmed
 
 
 def _draw_enlarged(axis: Axes, picture: Image.Image, prediction: Prediction, truth: str | None) -> None:

@@ -127,7 +127,7 @@ def _write_onnx(exported: Any, given: tuple[Tensor, ...], sizes: Any, about: str
     import onnxscript  # noqa: F401
 
     found = torch.onnx.export(
-        exported,
+        exported.run_decompositions({torch.ops.aten.special_entr.default: _entr}),
         given,
         dynamo=True,
         input_names=list(INPUTS),
@@ -138,6 +138,11 @@ def _write_onnx(exported: Any, given: tuple[Tensor, ...], sizes: Any, about: str
     assert found is not None
     found.model.metadata_props[ABOUT] = about
     found.save(path)
+
+
+def _entr(share: Tensor) -> Tensor:
+    """-x log x of shares, of which torch 2.8 cannot write its own as ONNX."""
+    return -share * share.clamp_min(torch.finfo(share.dtype).tiny).log()
 
 
 def _check_onnx(path: Path, program: Program, given: tuple[Tensor, ...]) -> None:

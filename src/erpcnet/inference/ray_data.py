@@ -6,51 +6,49 @@ worker to another; a worker writes each as one Parquet file, whole or not at all
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
-import os
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from erpcnet.config.ranges import shorten
-from erpcnet.data.images import find_images, load_image, read_image
+from erpcnet.data.images import load_image, read_image
 from erpcnet.errors import InputError
 from erpcnet.inference.class_table import Candidates
 from erpcnet.inference.classifier import TOP
 from erpcnet.inference.loading import load
 from erpcnet.inference.model_file import model_path, read_model
 from erpcnet.inference.prediction import Prediction
-from erpcnet.utils.files import as_path, read_json, write_json
+from erpcnet.inference.ray_shards import (
+    BYTES,
+    PATH,
+    claim_job,
+    digest_of,
+    divide_pictures,
+    existing_source,
+    read_rows,
+    remove_partial,
+    shard_file,
+    shard_file_name,
+)
+from erpcnet.utils.files import as_path
 from erpcnet.utils.progress import bar
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MANIFEST, PARTIAL = "job.json", ".partial-"
 FORMAT = 1  # of the manifest; raised whenever shards of older jobs can no longer be continued
-PATH, BYTES = "path", "bytes"  # columns of pictures; those that `ray.data.read_binary_files` gives
-ATTEMPTS = 5  # at a shard whose workers are lost: it may be the shard that kills them
 GPU_PARTS = 10_000  # Ray counts a GPU in so many
 LARGEST_INDEX = 10**9
-WHAT = {
-    "format": "version of this program",
-    "pictures": "list of pictures",
-    "count": "list of pictures",
-    "model": "model",
-    "candidates": "choice of candidates",
-    "top": "number of classes to name",
-    "shard_size": "size of shards",
-}
 
 
 class PicturePredictor:
@@ -214,16 +212,16 @@ def predict_with_ray(
     for name, value in (("workers", workers), ("batch_size", batch_size), ("shard_size", shard_size)):
         _whole(name, value)
     _whole("top", top, TOP)
-    model, source, out = model_path(run).absolute(), _existing(source), as_path(out, "the output").absolute()
+    model, source, out = model_path(run).absolute(), existing_source(source), as_path(out, "the output").absolute()
     read_model(model).classes.select(candidates)  # refused before the work
     candidates = candidates if isinstance(candidates, str) else list(candidates)
     _import_ray()
-    root, shards, pictures = _divide(source, shard_size)
+    root, shards, pictures = divide_pictures(source, shard_size)
     chosen = {"candidates": candidates, "top": top}
-    digest = _digest_of(model)
-    _claim(out, root, {"format": FORMAT, "model": digest, **pictures, **chosen, "shard_size": shard_size})
-    _remove_partial(out)
-    missing = [shard for number, shard in enumerate(shards) if not (out / _file_name(number)).exists()]
+    digest = digest_of(model)
+    claim_job(out, root, {"format": FORMAT, "model": digest, **pictures, **chosen, "shard_size": shard_size})
+    remove_partial(out)
+    missing = [shard for number, shard in enumerate(shards) if not (out / shard_file_name(number)).exists()]
     predictor = {"run": str(model), "root": str(root), "batch_size": batch_size, **chosen}
     constructor = {"predictor": predictor, "out": str(out), "model": digest}
     computed = pictures_done = broken = 0
@@ -235,7 +233,7 @@ def predict_with_ray(
                     raise InputError(row["problem"])
                 computed, pictures_done, broken = computed + 1, pictures_done + row["pictures"], broken + row["broken"]
                 advance()
-    _remove_partial(out)
+    remove_partial(out)
     return RayJob(len(shards), computed, pictures_done, broken)
 
 
@@ -276,7 +274,7 @@ class _ShardWriter:
         self._root, self._out, self._problem = Path(predictor["root"]), Path(out), ""
         try:
             self._predict = PicturePredictor(**predictor, threads=threads)
-            if _digest_of(Path(predictor["run"])) != model:
+            if digest_of(Path(predictor["run"])) != model:
                 raise InputError(f"{predictor['run']} is another model than that which the job began with.")
         except InputError as error:
             self._problem = str(error)
@@ -295,53 +293,11 @@ class _ShardWriter:
     def _write(self, shard: Mapping[str, Any]) -> pa.Table:
         import pyarrow.parquet as pq
 
-        path = self._out / _file_name(shard["number"])
-        with _own_file(path) as file:
-            table = self._predict({PATH: shard["paths"]} if "paths" in shard else _read_rows(self._root, shard["rows"]))
+        path = self._out / shard_file_name(shard["number"])
+        with shard_file(path) as file:
+            table = self._predict({PATH: shard["paths"]} if "paths" in shard else read_rows(self._root, shard["rows"]))
             pq.write_table(table, file, compression="zstd")
         return table
-
-
-@contextmanager
-def _own_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once all went well.
-
-    Not `whole_file`: a worker that was given up may yet be writing, so each has one of its own; and those that lost
-    workers leave behind are counted.
-    """
-    for attempt in range(ATTEMPTS):
-        partial = path.with_name(f"{PARTIAL}{attempt}-{path.name}")
-        try:
-            file = partial.open("xb")
-            break
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise _unwritable(path, error) from None
-    else:
-        raise InputError(
-            f"{ATTEMPTS} workers were lost with {path.name}; a picture of that shard may be too large for them."
-        )
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path} cannot be written ({error.strerror}); the shards that are finished stay.")
-
-
-def _remove_partial(out: Path) -> None:
-    """What workers left behind that were lost or stopped."""
-    for partial in out.glob(f"{PARTIAL}*"):
-        partial.unlink(missing_ok=True)
 
 
 def divide_resources(nodes: Sequence[Mapping[str, float]], workers: int) -> tuple[int, float]:
@@ -379,97 +335,6 @@ def divide_resources(nodes: Sequence[Mapping[str, float]], workers: int) -> tupl
     raise InputError(f"the cluster has room for {room(1)} workers, not for {workers}; give fewer.")
 
 
-def _divide(source: Path, size: int) -> tuple[Path, list[str], dict[str, Any]]:
-    """What paths are relative to, the shards as JSON, and what a manifest says of the list of pictures."""
-    root = source if source.is_dir() else source.parent
-    files = [source]
-    if source.is_dir():
-        files = sorted(file for file in source.rglob("*.parquet") if not file.name.startswith("."))
-    digest = hashlib.sha256()
-    shards = list(_shards_of_rows(root, files, size, digest) if files else _shards_of_folder(source, size, digest))
-    if not shards:
-        raise InputError(f"{source} holds no picture.")
-    count = sum(shard.pop("count") for shard in shards)
-    told = [json.dumps({"number": number, **shard}) for number, shard in enumerate(shards)]
-    return root, told, {"pictures": digest.hexdigest(), "count": count}
-
-
-def _shards_of_folder(root: Path, size: int, digest: Any) -> Iterator[dict[str, Any]]:
-    names: list[str] = []
-    for name in find_images(root):
-        digest.update(os.fsencode(str(name)) + b"\0")
-        names.append(str(name))
-        if len(names) == size:
-            yield {"paths": names, "count": size}
-            names = []
-    if names:
-        yield {"paths": names, "count": len(names)}
-
-
-def _shards_of_rows(root: Path, files: Sequence[Path], size: int, digest: Any) -> Iterator[dict[str, Any]]:
-    """Shards as ranges of rows (file, first, count), so that a list of a billion takes no memory here."""
-    rows: list[tuple[str, int, int]] = []
-    room = size
-    for file in files:
-        name = str(file.relative_to(root))
-        count = _digest_paths(file, name, digest)
-        first = 0
-        while first < count:
-            taken = min(room, count - first)
-            rows.append((name, first, taken))
-            first, room = first + taken, room - taken
-            if not room:
-                yield {"rows": rows, "count": size}
-                rows, room = [], size
-    if rows:
-        yield {"rows": rows, "count": size - room}
-
-
-def _digest_paths(file: Path, name: str, digest: Any) -> int:
-    """How many pictures a Parquet file lists; its size stands for what it holds beside their paths."""
-    import pyarrow as pa
-
-    digest.update(f"{name}\0{file.stat().st_size}\0".encode("utf-8", "backslashreplace"))
-    with _parquet(file) as opened:
-        kinds = {field.name: field.type for field in opened.schema_arrow}
-        if kinds.get(PATH) not in (pa.string(), pa.large_string()):
-            raise InputError(f"{file} has no column '{PATH}' of texts; it needs one, and may have one of '{BYTES}'.")
-        if BYTES in kinds and kinds[BYTES] not in (pa.binary(), pa.large_binary()):
-            raise InputError(f"{file}: the column '{BYTES}' holds {kinds[BYTES]}; it must hold the pictures' files.")
-        for batch in opened.iter_batches(columns=[PATH]):
-            digest.update("\0".join(batch.column(0).fill_null("").to_pylist()).encode() + b"\0")
-        return int(opened.metadata.num_rows)
-
-
-def _read_rows(root: Path, ranges: Sequence[tuple[str, int, int]]) -> dict[str, list[Any]]:
-    """The columns of some rows; only the row groups that hold them are read."""
-    found: dict[str, list[Any]] = {PATH: [], BYTES: []}
-    for name, first, count in ranges:
-        with _parquet(root / name) as opened:
-            sizes = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
-            starts = np.cumsum([0, *sizes])
-            groups = [
-                group for group in range(len(sizes)) if starts[group] < first + count and first < starts[group + 1]
-            ]
-            columns = [column for column in found if column in opened.schema_arrow.names]
-            table = opened.read_row_groups(groups, columns=columns).slice(first - int(starts[groups[0]]), count)
-            for column, values in found.items():
-                values += table.column(column).to_pylist() if column in columns else [None] * count
-    return found
-
-
-@contextmanager
-def _parquet(file: Path) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(file) as opened:
-            yield opened
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{file} cannot be read as Parquet ({str(error)[:200]}).") from None
-
-
 def _table(paths: Sequence[str | None], found: Sequence[Prediction | str], top: int) -> pa.Table:
     import pyarrow as pa
 
@@ -504,45 +369,6 @@ def _table(paths: Sequence[str | None], found: Sequence[Prediction | str], top: 
 def _text(name: str | None) -> str | None:
     """The name of a file, which may be no UTF-8, as text."""
     return None if name is None else name.encode("utf-8", "backslashreplace").decode()
-
-
-def _claim(out: Path, source: Path, job: Mapping[str, Any]) -> None:
-    """Make the folder this job's, unless it is another's."""
-    if out.resolve().is_relative_to(source.resolve()):
-        raise InputError(f"{out} lies inside of {source}, which is read; give another folder.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if not (out / MANIFEST).exists():
-            if any(out.iterdir()):
-                raise InputError(f"{out} holds other files; give a new or an empty folder.")
-            write_json(out / MANIFEST, dict(job), indent=2)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}).") from None
-    begun = read_json(out / MANIFEST, "remove the folder to begin anew")
-    for key, value in job.items():
-        if begun.get(key) != value:
-            raise InputError(
-                f"{out} holds another job, with another {WHAT[key]}; go on with what that one was given, "
-                "or give another folder."
-            )
-
-
-def _existing(source: str | Path) -> Path:
-    path = as_path(source, "the source").absolute()
-    if not path.is_dir() and path.suffix.lower() != ".parquet":
-        raise InputError(f"{path} is neither a folder nor a Parquet file.")
-    if not path.exists():
-        raise InputError(f"{path} is not there.")
-    return path
-
-
-def _file_name(number: int) -> str:
-    return f"part-{number:06d}.parquet"
-
-
-def _digest_of(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _whole(name: str, value: object, most: int = LARGEST_INDEX) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,7 +191,8 @@ def bar(what: str, total: int) -> Iterator[Advance]:
         TextColumn("{task.fields[note]}"),
     )
     watched = SPEAKS and sys.stderr.isatty() and not console.quiet
-    with Progress(*columns, console=console, disable=not watched) as progress:
+    progress = Progress(*columns, console=console, disable=not watched)
+    with progress if watched else nullcontext():  # rich before 14.1 ends a disabled one with an empty line
         advance = Advance(what, total, progress, progress.add_task(what, total=total, note="", left=""), plan)
         yield advance
         advance.finish()
