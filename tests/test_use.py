@@ -73,7 +73,7 @@ def test_the_commands_of_the_page_work(
 def test_the_snippets_of_the_page_work(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not (place / "runs/mine/model.onnx").exists():
         assert main(["export", "runs/mine", "--format", "onnx"]) == 0
-    assert len(SNIPPETS) == 4
+    assert len(SNIPPETS) == 5
     for snippet in SNIPPETS:
         names: dict[str, Any] = {}
         exec(snippet, names)
@@ -81,4 +81,7 @@ def test_the_snippets_of_the_page_work(place: Path, capsys: pytest.CaptureFixtur
             assert abs(float(names["chances"].sum()) - 1) < 1e-4
         if "again" in names:
             assert names["again"].classes.names == names["model"].classes.names
-    assert "17 classes" in capsys.readouterr().out  # 16, and the night owl
+    printed = capsys.readouterr().out
+    assert "17 classes" in printed  # 16, and the night owl
+    assert re.search(r"T1 0\.\d{3}, U 0\.\d{3}, S 0\.\d{3}, H 0\.\d{3}\n", printed)
+    assert re.search(r"at the best delta H 0\.\d{3}, AUSUC 0\.\d{3}\n", printed)

@@ -128,7 +128,7 @@ def test_the_package_is_a_program() -> None:
         (["analyse", "not-there"], "is not there; give the folder"),
     ],
 )
-def test_what_is_out_of_range_is_refused_in_a_line_and_leaves_nothing(
+def test_settings_out_of_range_leave_nothing(
     words: list[str],
     message: str,
     tmp_path: Path,

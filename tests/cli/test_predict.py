@@ -256,9 +256,7 @@ def test_what_is_no_picture_in_a_folder_is_told(run: Path, photos: Path, capsys:
     assert "passed over as no picture, such as notes.txt" in told
 
 
-def test_names_that_are_no_text_are_written_as_they_can_be(
-    run: Path, photos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_that_are_no_text_are_escaped(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = os.fsdecode(os.fsencode(photos) + b"/\xff.png")
     try:
         (photos / "a.png").rename(odd)

@@ -72,12 +72,16 @@ def test_folds_are_drawn_alike_every_time_or_read(folder: Path) -> None:
     [
         (_change("splits.csv", "bee,test_unseen", "wasp,test_unseen"), r"line 7: class 'wasp' has no row in"),
         (_change("attributes.csv", "fish,0.5,0.2", "fish,0.5,nan"), r"line 4: attribute 'winged' is 'nan'"),
-        (_change("attributes.csv", "fish,0.5,0.2", "fish,0.5,"), r"line 4: attribute 'winged' is ''"),
+        (
+            _change("attributes.csv", "fish,0.5,0.2", "fish,0.5,"),
+            r"line 4: attribute 'winged' is empty; it must be a finite",
+        ),
         (
             _change("attributes.csv", "fish,0.5,0.2", "fish,0.5"),
             r"line 4: class 'fish' has 1 values, but there are 2",
         ),
-        (_change("attributes.csv", "fish,0.5,0.2", "fish,0,0"), r"every attribute of class 'fish' is 0"),
+        (_change("attributes.csv", "fish,0.5,0.2", "fish,0,0"), r"line 4: every attribute of class 'fish' is 0"),
+        (_change("attributes.csv", "fish,", "fi\x07sh,"), r"line 4: the name of a class is 'fi.*printable"),
         (_change("attributes.csv", "fish,", "bird,"), r"line 4: class 'bird' has a row already"),
         (
             _change("attributes.csv", ",", "|"),
@@ -85,17 +89,19 @@ def test_folds_are_drawn_alike_every_time_or_read(folder: Path) -> None:
         ),
         (
             _change("splits.csv", "a1.png,bat,train", "a1.png,bee,train"),
-            r"class 'bee' is both seen .* and unseen",
+            r"line 7: class 'bee' is both seen \(line 5 .* and unseen",
         ),
         (
             _change("splits.csv", "a1.png,bat,train\n", ""),
-            r"class 'bat' has images in test_seen but none in train",
+            r"line 5: class 'bat' has images in test_seen but none in train",
         ),
-        (_change("splits.csv", "z1.png", "z9.png"), r"image 'z9.png' is not there"),
+        (_change("splits.csv", "z1.png", "z9.png"), r"line 2: image 'z9.png' is not there"),
+        (_change("splits.csv", "z1.png", "a/Z1.png"), r"line 2: image 'a/Z1.png' is not .*; did you mean 'z1.png'\?"),
+        (_change("splits.csv", "a2.png", "./a1.png"), r"line 6: './a1.png' is the image of line 5 already; keep one"),
         (_change("splits.csv", "z1.png", "../z1.png"), r"line 2: '../z1.png' leaves the folder"),
         (_change("splits.csv", "z1.png", "/z1.png"), r"line 2: '/z1.png' leaves the folder"),
         (_change("splits.csv", "a2.png", "a1.png"), r"line 6: 'a1.png' stands in line 5 already"),
-        (_change("splits.csv", ",", "|"), r"no column 'class'; it must name class,split, separated by commas"),
+        (_change("splits.csv", ",", "|"), r"line 1: there is no column 'image', 'class', 'split'; the first line"),
         (
             _change("splits.csv", "b1.png,bird,train", "b1.png,bird,testing"),
             r"line 3: split 'testing' is none of",
@@ -154,7 +160,7 @@ def test_naming_the_unseen_classes_is_enough(class_folders: Path) -> None:
     assert [dataset.classes[n] for n in dataset.unseen] == ["eels"]
     assert np.array_equal(dataset.test_seen, again.test_seen)
     (class_folders / "splits.csv").write_text(splits.replace("cats,seen", "cats,known"), encoding="utf-8")
-    with pytest.raises(InputError, match="split 'known' is neither 'seen' nor 'unseen'"):
+    with pytest.raises(InputError, match="line 3: split 'known' is none of seen, unseen"):
         read_dataset(class_folders)
 
 
@@ -186,7 +192,7 @@ def test_csv_files_as_spreadsheets_write_them(folder: Path) -> None:
     (folder / "folds.csv").write_text(
         "fold,class\n" + "".join(f"0,{name}\n" for name in ("zebra", "bird", "fish", "bat"))
     )
-    with pytest.raises(InputError, match="a fold holds every seen class"):
+    with pytest.raises(InputError, match="fold '0' holds every seen class"):
         read_dataset(folder)
 
 

@@ -93,14 +93,17 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     assert caught.value.problems == (
         f"{attributes} 1: column 3 has no name; every attribute needs one.",
         f"{attributes} 1: attribute 'striped' stands in columns 2 and 4; keep one.",
-        f"{attributes} 2: attribute 'striped' is 'x'; it must be a finite number.",
+        f"{attributes} 2: attribute 'striped' is 'x'; it must be a finite number, such as 0.5 or 50 %.",
         f"{attributes} 3: class 'bird' has 1 values, but there are 3 attributes (a number like 0,5 takes quotes, or "
         "semicolons between values).",
-        f"{attributes} 4: the column 'class' is empty.",
+        f"{attributes} 4: the column 'class' is empty; fill it in, or take the line out.",
         f"{attributes} 5: class 'zebra' has a row already, in line 2; keep one.",
         f"{splits} 2: class 'zebar' has no row in {tmp_path / 'attributes.csv'}; did you mean 'zebra'?",
         f"{splits} 3: split 'trian' is none of train, test_seen, test_unseen; did you mean 'train'?",
         f"{splits} 4: '../c.png' leaves the folder; paths are relative to {tmp_path} and stay inside.",
-        f"{tmp_path / 'splits.csv'}: image 'a.png' is not there.",
+        f"{splits} 2: image 'a.png' is not there, under that or another image ending; put it below {tmp_path}, or take "
+        "the line out.",
+        f"{splits} 3: image 'b.png' is not there, under that or another image ending; put it below {tmp_path}, or take "
+        "the line out.",
     )
-    assert str(caught.value).endswith(f"And 9 more problems; `erpcnet data check {tmp_path}` lists all.")
+    assert str(caught.value).endswith(f"And 10 more problems; `erpcnet data check {tmp_path}` lists all.")

@@ -289,7 +289,7 @@ def test_awa2s_own_list_of_attribute_names_is_read(root: Path) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_damaged_file_is_refused_and_never_read_past_its_end(root: Path, compressed: bool) -> None:
+def test_damaged_files_are_never_read_past_their_end(root: Path, compressed: bool) -> None:
     path = root / "att_splits.mat"
     names = ("att", "allclasses_names", "trainval_loc", "test_seen_loc", "test_unseen_loc")
     values = {name: value for name, value in scipy.io.loadmat(path).items() if name in names}

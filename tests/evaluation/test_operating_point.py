@@ -17,7 +17,7 @@ from erpcnet.errors import InputError
 from erpcnet.evaluation.delta import ValidationCurve
 from erpcnet.evaluation.operating_point import SIGMAS, Choice, StopChoice, choose_operating_point, choose_sigma
 from erpcnet.evaluation.rejection import RejectChoice
-from erpcnet.evaluation.runs import read_validation
+from erpcnet.evaluation.runs import load_validation, read_validation
 from erpcnet.model.scoring import OperatingPoint, ScoredRollout
 from erpcnet.utils.files import write_json
 
@@ -115,7 +115,7 @@ def test_the_cases_are_told_apart() -> None:
     assert {0.0, math.inf} < chosen
 
 
-def test_one_class_does_not_decide_that_localities_do_not_pay() -> None:
+def test_one_class_does_not_rule_out_localities() -> None:
     """Localities turn twenty images of one class wrong, and two of each of the others right."""
 
     class Uneven(Fold):
@@ -165,7 +165,7 @@ def test_the_glance_alone_has_one_temperature() -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.7, math.inf])
-def test_a_choice_of_sigma_is_read_as_it_was_written(sigma: float) -> None:
+def test_a_choice_of_sigma_survives_json(sigma: float) -> None:
     choice = StopChoice(sigma, 300, 12, 3, 5, 4, 2.25, 6)
     plain = json.loads(json.dumps(choice.to_json(), allow_nan=False))
     assert plain["sigma"] == (None if sigma == math.inf else sigma)
@@ -223,12 +223,16 @@ def test_a_runs_choices_are_read_again(choice: Choice, tmp_path: Path) -> None:
         ("delta", {**WHOLE.to_json()["delta"], "deltas": [], "seen": [], "unseen": []}),
     ],
 )
-def test_choices_that_are_damaged_are_named(name: str, value: object, tmp_path: Path) -> None:
-    write_json(tmp_path / "validation.json", {**WHOLE.to_json(), name: value})
-    with pytest.raises(InputError, match=r"validation\.json is damaged; remove it to do without"):
-        read_validation(tmp_path)
+def test_choices_that_are_damaged_are_named(
+    name: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stored = WHOLE.to_json()
     del stored[name]
-    write_json(tmp_path / "validation.json", stored)
-    with pytest.raises(InputError, match=r"validation\.json is damaged"):
-        read_validation(tmp_path)
+    for damaged in ({**WHOLE.to_json(), name: value}, stored):
+        write_json(tmp_path / "validation.json", damaged)
+        with pytest.raises(InputError, match=r"validation\.json is damaged; nothing is said of how"):
+            load_validation(tmp_path)
+        assert read_validation(tmp_path) is None
+        told = capsys.readouterr().err
+        assert "validation.json is damaged; nothing is said of how sigma and delta were chosen" in told
+        assert "into another folder writes it anew" in told

@@ -191,7 +191,7 @@ def _leaning(lean: float) -> object:
     return Rollouts()
 
 
-def test_delta_lies_in_the_middle_of_what_is_as_good() -> None:
+def test_delta_is_the_middle_of_its_plateau() -> None:
     """With the gaps 2.5 and 0.5, every delta between them is right about all images."""
     choice = choose_operating_point([_leaning(1.5), _leaning(3.5)], 1.0, None, 0.001)  # type: ignore[list-item]
     assert choice.curve is not None

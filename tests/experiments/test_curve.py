@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from erpcnet.experiments.curve import COUNTED, Work, count_work, curve_rows, curves, draw_curves, read_work
+from erpcnet.experiments.curve import (
+    COUNTED,
+    Work,
+    count_work,
+    curve_rows,
+    curves,
+    draw_curves,
+    read_work,
+    timed_curves,
+)
 from erpcnet.experiments.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,5 +65,22 @@ def test_points_are_means_over_seeds(tmp_path: Path) -> None:
     assert points["ERPCNet, glance 224, zoom 2: steps", "1"] == (6.0, 56.0)
     assert points["ERPCNet, glance 224, zoom 2: steps", "2"] == (8.0, 66.0)
     assert points["ERPCNet, glance 224, zoom 2: 1, 2 and 4 crops, early stop", "2"] == (18.0, 67.0)
-    draw_curves(found, tmp_path / "curve.png")
+    times = [
+        {"batch": batch, "what": what, "way": way, "steps": steps, "ms_per_image": taken}
+        for batch, what, way, steps, taken in (
+            ("256", "globalnet 160", "sequential", "0", "0.04"),
+            ("256", "globalnet 224", "sequential", "0", "0.07"),
+            ("1", "globalnet 224", "sequential", "0", "4.0"),
+            ("256", "erpcnet 224 zoom 2", "sequential", "2", "0.3"),
+            ("256", "erpcnet 224 zoom 2", "sequential_graph", "2", "0.2"),
+            ("256", "erpcnet 224 zoom 2", "parallel_graph", "2", "0.5"),
+        )
+    ]
+    timed = timed_curves([plain, zoomed, single], times, sizes)
+    assert [(name, label, float(ms), float(t1)) for name, label, ms, t1 in curve_rows(timed, digits=2)] == [
+        ("GlobalNet: input size", "160", 0.04, 35.0),
+        ("GlobalNet: input size", "224", 0.07, 50.0),
+        ("ERPCNet, glance 224, zoom 2: steps", "2", 0.2, 66.0),
+    ]
+    draw_curves(found, timed, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

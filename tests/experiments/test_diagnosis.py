@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,22 @@ import pytest
 import torch
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
+from sklearn.metrics import balanced_accuracy_score
 
 from browser import Browser
 from erpcnet.config import Config, load_config
 from erpcnet.data import ZeroShotDataset
+from erpcnet.data.dataset import hold_out
 from erpcnet.evaluation.attributes import unseen_auc
-from erpcnet.evaluation.baselines import LearningPoint, OneRidge, Ridge, evaluate_baselines, learning_curve
+from erpcnet.evaluation.baselines import (
+    LearningPoint,
+    OneRidge,
+    Ridge,
+    eszsl,
+    evaluate_baselines,
+    frozen_features,
+    learning_curve,
+)
 from erpcnet.evaluation.rollouts import EvaluationRollouts
 from erpcnet.experiments.analysis import follow
 from erpcnet.experiments.diagnosis import attribute_records, close_pairs, more_would_bring, seen_records
@@ -127,7 +138,17 @@ def test_the_learning_curve_ends_at_the_baseline(tiny_config: Config, dataset: Z
     whole = evaluate_baselines(tiny_config, dataset)[0]
     assert whole.method == "ESZSL"
     assert [one.t1 for one in points if one.share == 1] == pytest.approx([whole.t1, whole.t1])
-    assert all(0 <= one.t1 <= 1 and one.spread >= 0 for one in points)
+    features = torch.from_numpy(frozen_features(tiny_config, dataset)).double()
+    features = torch.nn.functional.normalize(features - features[torch.from_numpy(dataset.train)].mean(dim=0))
+    phi, tried = torch.from_numpy(dataset.unit_attributes).double(), []
+    for draw in range(2):
+        rows, _ = hold_out(dataset.train, dataset.labels, 0.5, seed=tiny_config.seed + draw)
+        labels = torch.from_numpy(np.searchsorted(dataset.seen, dataset.labels[rows]))
+        model = eszsl(Ridge.of(features[torch.from_numpy(rows)]), labels, phi[dataset.seen], whole.constants)
+        best = (features[dataset.test_unseen] @ model @ phi[dataset.unseen].T).argmax(dim=1).numpy()
+        tried.append(balanced_accuracy_score(dataset.labels[dataset.test_unseen], dataset.unseen[best]))
+    (half,) = (one for one in points if (one.of, one.share) == ("pictures", 0.5))
+    assert (half.t1, half.spread) == pytest.approx((np.mean(tried), np.std(tried)))
 
 
 @pytest.mark.parametrize(
@@ -212,3 +233,29 @@ def test_a_page_is_shown_by_a_browser(tmp_path: Path, browser: Browser) -> None:
         "links": ["One & only", "Two"],
     }
     assert browser.console() == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_captions_are_clear_enough_to_be_read(dark: bool, tmp_path: Path, browser: Browser) -> None:
+    """A contrast of 4.5 at least, as WCAG asks for; on paper they stand below the picture."""
+    Image.new("RGB", (40, 30), (200, 20, 20)).save(tmp_path / "red.png")
+    page = Page("Title", "Text.", [Section("One", [Picture("red.png", "Red all over")])])
+    (tmp_path / "page.html").write_text(page.to_html(tmp_path), encoding="utf-8")
+    browser.open((tmp_path / "page.html").as_uri(), dark=dark)
+    colours = browser.run(
+        """const of = (name, what) => getComputedStyle(document.querySelector(name))[what];
+        return [of("figcaption", "color"), of("body", "background-color")];"""
+    )
+    # A page that says nothing of its background has the browser's.
+    caption, behind = (luminance("rgb(255, 255, 255)" if "rgba" in colour else colour) for colour in colours)
+    lighter, darker = max(caption, behind), min(caption, behind)
+    assert (caption > behind) == dark
+    assert (lighter + 0.05) / (darker + 0.05) > 4.5
+    assert page.to_markdown().endswith("![Red all over](red.png)\n\n*Red all over*")
+
+
+def luminance(colour: str) -> float:
+    """Of `rgb(...)`, by WCAG."""
+    channels = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))

@@ -31,7 +31,16 @@ from erpcnet.experiments.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
-OTHERS = ("published.csv", "quickstart.csv", "entropy.csv", "globalnet-sizes.csv", "attribute-places.csv")
+OTHERS = (
+    "published.csv",
+    "quickstart.csv",
+    "entropy.csv",
+    "globalnet-sizes.csv",
+    "attribute-places.csv",
+    "backbones.csv",
+    "creatures-zoom.csv",
+    "photos-cpu.csv",
+)
 RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name not in OTHERS]
 
 

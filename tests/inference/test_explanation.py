@@ -130,7 +130,7 @@ def adds_up(why: Explanation, model: ZeroShotClassifier, picture: Image.Image, c
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_attributes_and_bias_add_up_to_the_difference_of_two_logits(case: str) -> None:
+def test_attributes_and_bias_add_up_to_the_margin(case: str) -> None:
     model = make(**CASES[case])
     for picture in pictures()[:2]:
         prediction = model.predict(picture)
@@ -225,7 +225,7 @@ def test_the_strongest_attributes_are_told_on_both_sides() -> None:
     assert amounts_of_one == sorted(amounts_of_one, reverse=True)
 
 
-def test_classes_of_the_same_attributes_are_apart_by_their_bias_alone() -> None:
+def test_classes_of_the_same_attributes_differ_by_bias() -> None:
     model = make()
     model.add_classes({"twin": model.classes.attributes[0].tolist()})  # of a seen class, itself unseen
     why = model.explain(pictures()[0], ["class 0", "twin"])

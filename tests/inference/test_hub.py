@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_holds_the_model_its_classes_and_a_card(run: Path, picture: Path, tmp_path: Path) -> None:
+def test_a_folder_holds_model_classes_and_card(run: Path, picture: Path, tmp_path: Path) -> None:
     model = erpcnet.load(run, "cpu")
     model.add_classes({"night owl": [0.1, 0.9, 0.2, 0.4, 0.0, 0.3, 0.7]})
     model.remove_classes(["class 0"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -296,7 +299,43 @@ def test_a_class_is_added_changed_and_removed(page: Open, picture: Path) -> None
     opened.browser.wait("return document.getElementById('sure').innerText.includes('among 8 classes')")
 
 
-def test_what_is_wrong_with_a_class_is_told_in_a_sentence(page: Open) -> None:
+def recognised(classifier: ZeroShotClassifier, picture: Path) -> dict[str, float]:
+    """Attributes of a class that this picture is taken for, once somebody describes it."""
+    random, tried = np.random.default_rng(0), deepcopy(classifier)
+    for _ in range(500):
+        values = dict(zip(tried.classes.attribute_names, random.uniform(0, 1, 7).round(2).tolist(), strict=True))
+        tried.add_classes({"night owl": values})
+        if tried.predict(picture, "all").name == "night owl":
+            return values
+        tried.remove_classes(["night owl"])
+    raise AssertionError("no description was found")
+
+
+def test_a_new_class_is_recognised_in_the_browser(page: Open, classifier: ZeroShotClassifier, picture: Path) -> None:
+    values = recognised(classifier, picture)
+    opened = page(deepcopy(classifier))
+    assert opened.answer(picture) != "night owl"
+    opened.fill("night owl", values)
+    opened.browser.find("#done").click()
+    assert opened.told() == "night owl is known now."
+    opened.browser.wait("return document.getElementById('name').innerText === 'night owl'")
+    assert opened.answer(picture) == "night owl"
+
+
+def test_a_new_class_is_recognised_over_rest(page: Open, classifier: ZeroShotClassifier, picture: Path) -> None:
+    values = recognised(classifier, picture)
+    address = page(deepcopy(classifier)).address
+
+    def ask(path: str, content: bytes, kind: str) -> Any:
+        with urlopen(Request(f"{address}{path}", content, {"Content-Type": kind}), timeout=20) as reply:
+            return json.load(reply)
+
+    assert ask("predict", picture.read_bytes(), "application/octet-stream")["name"] != "night owl"
+    ask("classes", json.dumps({"name": "night owl", "attributes": values}).encode(), "application/json")
+    assert ask("predict", picture.read_bytes(), "application/octet-stream")["name"] == "night owl"
+
+
+def test_a_wrong_class_is_told_in_a_sentence(page: Open) -> None:
     opened = page()
     cases: list[tuple[str, dict[str, float], str]] = [
         ("", {}, "the class needs a name."),

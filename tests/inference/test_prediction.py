@@ -252,7 +252,7 @@ def test_text_is_dark_enough_to_be_read(colour: str) -> None:
     assert 1.05 / (luminance + 0.05) > 4.5
 
 
-def test_there_is_a_line_for_every_step_and_for_the_crops_together() -> None:
+def test_each_step_and_all_crops_have_a_line() -> None:
     heights = {
         (steps, crops): len(draw(found(*["fox"] * (1 + steps), crops=crops))) for steps in (0, 1, 3) for crops in (1, 2)
     }
@@ -308,7 +308,7 @@ def test_names_are_cut_where_they_are_long(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(Image.open(tmp_path / "where.png")), drawn[0])
 
 
-def test_an_explanation_shows_the_picture_and_the_way_to_the_answer() -> None:
+def test_an_explanation_shows_picture_and_steps() -> None:
     evidence = (AttributeEvidence("a", 2.0, (2.0,)), AttributeEvidence("b", -1.0, (-1.0,)))
     whole = found("wolf", "fox", "fox", centre_crop=(0, 50, 300, 350))
     for prediction in (whole, found("fox", "fox", "fox", centre_crop=(0, 50, 300, 350))):

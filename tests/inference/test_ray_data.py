@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
 import pytest
-from PIL import Image
 
-import erpcnet
 from erpcnet.errors import InputError
 from erpcnet.inference import ray_data, ray_shards
 from erpcnet.inference.ray_data import PicturePredictor, RayJob, divide_resources, predict_with_ray
+from ray_jobs import (
+    BROKEN,
+    HAS_RAY,
+    PICTURES,
+    SHARD,
+    SHARDS,
+    begun,
+    difference,
+    draw_pictures,
+    kill_one,
+    noting,
+    on_shards,
+    read_shards,
+    run_on,
+    small_cluster,
+    stop,
+)
 from untrained import untrained_run
 
-HAS_RAY = find_spec("ray") is not None
 if HAS_RAY:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -36,11 +41,6 @@ if HAS_RAY:
 
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="needs Ray Data: pip install 'erpcnet[ray]'")
 ROOT = Path(__file__).resolve().parents[2]
-PICTURES = 120
-SHARD = 5
-SHARDS = PICTURES // SHARD
-BROKEN = "b/7.png"
-COLUMNS = ["path", "name", "confidence", "top", "rejected", "steps", "error"]
 
 
 @pytest.fixture(scope="module")
@@ -50,106 +50,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Drawn pictures in two folders, one of them cut off."""
-    root = tmp_path_factory.mktemp("pictures")
-    rng = np.random.default_rng(0)
-    for folder in ("a", "b"):
-        (root / folder).mkdir()
-        for number in range(PICTURES // 2):
-            coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), dtype=np.uint8))
-            coarse.resize((60, 80 - number), Image.Resampling.BICUBIC).save(root / folder / f"{number}.png")
-    (root / BROKEN).write_bytes((root / BROKEN).read_bytes()[:100])
-    return root
+    return draw_pictures(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Ray on this machine, as small as it goes."""
-    temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a socket below it: no long name
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        num_cpus=2,
-        num_gpus=0,
-        object_store_memory=80 * 2**20,
-        include_dashboard=False,
-        log_to_driver=False,
-        _temp_dir=temporary,
-    )
-    yield
-    ray.shutdown()
-    shutil.rmtree(temporary, ignore_errors=True)
-
-
-def read(out: Path) -> list[dict[str, Any]]:
-    """The rows of all shards, in order."""
-    files = sorted(out.glob("part-*.parquet"))
-    assert [file.name for file in files] == [f"part-{number:06d}.parquet" for number in range(len(files))]
-    tables = [pq.read_table(file) for file in files]
-    assert all(table.column_names == COLUMNS for table in tables)
-    return [row for table in tables for row in table.to_pylist()]
-
-
-def check(rows: list[dict[str, Any]], run: Path, pictures: Path, top: int = 5, candidates: Any = "all") -> None:
-    """The rows say what `predict` says of each picture, in the order of the list."""
-    names = [f"{folder}/{name}" for folder in "ab" for name in sorted(f"{n}.png" for n in range(PICTURES // 2))]
-    assert [row["path"] for row in rows] == names
-    whole = [row for row in rows if row["path"] != BROKEN]
-    (broken,) = [row for row in rows if row["path"] == BROKEN]
-    assert BROKEN in broken.pop("error")
-    assert broken.pop("path") == BROKEN
-    assert set(broken.values()) == {None}
-    expected = erpcnet.load(run, "cpu").predict([pictures / row["path"] for row in whole], candidates)
-    assert len({one.name for one in expected}) > 1
-    for row, one in zip(whole, expected, strict=True):
-        assert (row["name"], row["rejected"], row["steps"], row["error"]) == (one.name, one.rejected, one.steps, None)
-        assert row["confidence"] == pytest.approx(one.confidence, abs=1e-6)
-        assert [part["name"] for part in row["top"]] == [name for name, _ in one.top[:top]]
-        chances = [chance for _, chance in one.top[:top]]
-        assert [part["confidence"] for part in row["top"]] == pytest.approx(chances, abs=1e-6)
-
-
-def on_shard(monkeypatch: pytest.MonkeyPatch, number: int, then: Callable[[], None]) -> None:
-    """Do something once so many shards were told of."""
-
-    @contextmanager
-    def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
-        told = 0
-
-        def advance(steps: int = 1) -> None:
-            nonlocal told
-            told += 1
-            if told == number + 1:  # the first call tells of those that were there
-                then()
-
-        yield advance
-
-    monkeypatch.setattr(ray_data, "bar", counting)
-
-
-def noting(folder: Path) -> type:
-    """Shard writers that take their time, and leave a note of each shard that they begin: `NUMBER-PID`."""
-    folder.mkdir()
-
-    class Noting(ray_data._ShardWriter):  # a class of a function goes to workers by value
-        def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-            (folder / f"{json.loads(batch['shard'][0])['number']}-{os.getpid()}").touch()
-            time.sleep(0.25)
-            return super().__call__(batch)
-
-    return Noting
-
-
-def begun(folder: Path) -> list[tuple[int, int]]:
-    """Shards and processes of these notes, as they were begun."""
-    notes = sorted(folder.iterdir(), key=lambda note: note.stat().st_mtime_ns)
-    return [(int(number), int(pid)) for number, pid in (note.name.split("-") for note in notes)]
-
-
-def wait_for_end(pids: set[int]) -> None:
-    until = time.monotonic() + 20
-    while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    with small_cluster():
+        yield
 
 
 @needs_ray
@@ -160,14 +67,9 @@ def test_a_job_survives_a_stop_and_a_lost_worker(
     out, first, second = tmp_path / "found", tmp_path / "first", tmp_path / "second"
     predict = partial(predict_with_ray, run, out=out, shard_size=SHARD, top=2)
 
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ray_data, "_ShardWriter", noting(first))
-    on_shard(monkeypatch, 2, stop)
-    with pytest.raises(KeyboardInterrupt):
+    with noting(first), on_shards({2: stop}), pytest.raises(KeyboardInterrupt):
         predict(source=pictures)
-    wait_for_end({pid for _, pid in begun(first)})
+    assert run_on({pid for _, pid in begun(first)}) == set()
     before = {file: file.stat().st_mtime_ns for file in out.glob("part-*")}
     assert 2 <= len(before) < SHARDS - 10
 
@@ -181,23 +83,15 @@ def test_a_job_survives_a_stop_and_a_lost_worker(
 
     lost: list[int] = []
 
-    def kill() -> None:
-        at_work = [(number, pid) for number, pid in begun(second) if not (out / f"part-{number:06d}.parquet").exists()]
-        number, pid = at_work[-1]
-        os.kill(pid, signal.SIGKILL)
-        if not (out / f"part-{number:06d}.parquet").exists():  # it was not done just before
-            lost.append(number)
-
-    monkeypatch.setattr(ray_data, "_ShardWriter", noting(second))
-    on_shard(monkeypatch, 2, kill)
-    job = predict(source=pictures, workers=2)
+    with noting(second), on_shards({2: lambda: lost.extend(kill_one(second, out))}):
+        job = predict(source=pictures, workers=2)
     assert (job.shards, job.computed) == (SHARDS, SHARDS - len(before))
     again = [number for number, _ in begun(second)]
     done = {int(file.stem.removeprefix("part-")) for file in before}
     assert sorted(again) == sorted([*(set(range(SHARDS)) - done), *lost])  # each once, but for what was lost
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert not list(out.glob(".partial-*"))
-    check(read(out), run, pictures, top=2)
+    assert difference(read_shards(out), run, pictures, top=2) is None
     monkeypatch.setattr(ray, "init", lambda: pytest.fail("nothing is left to do"))
     assert predict(source=pictures) == RayJob(SHARDS, 0, 0, 0)
 
@@ -215,7 +109,7 @@ def test_the_actor_alone_predicts_a_dataset(run: Path, pictures: Path, cluster: 
     )
     taken = found.take_all()
     assert len(taken) == len(files) == PICTURES
-    check(taken, run, pictures)
+    assert difference(taken, run, pictures) is None
 
 
 def write_parquet(pictures: Path, folder: Path) -> None:
@@ -242,7 +136,7 @@ def test_parquet_in_any_shards(run: Path, pictures: Path, tmp_path: Path, monkey
     names = ["class 1", "class 7", "class 8"]
     job = predict_with_ray(run, tmp_path / "listed", tmp_path / "found", shard_size=11, top=3, candidates=names)
     assert job == RayJob(11, 11, PICTURES, 1)
-    check(read(tmp_path / "found"), run, pictures, top=3, candidates=names)
+    assert difference(read_shards(tmp_path / "found"), run, pictures, top=3, candidates=names) is None
     changed = tmp_path / "listed" / "2.parquet"
     pq.write_table(pq.read_table(changed).slice(1), changed)
     with pytest.raises(InputError, match="another list of pictures"):

@@ -235,7 +235,7 @@ def test_too_much_is_refused_before_it_is_read(start: Start) -> None:
             assert b" 4" in peer.recv(100)[:16]
 
 
-def test_what_is_too_much_is_told_to_whoever_sends_it_all(start: Start) -> None:
+def test_whoever_sends_too_much_is_told(start: Start) -> None:
     """Also where a length stands beside chunks, which have another."""
     client = start()
     for version in ("1.1", "1.0"):
@@ -355,7 +355,7 @@ def test_pictures_share_a_budget_of_pixels() -> None:
         pass
 
 
-def test_a_picture_that_fails_is_no_matter_of_the_others(
+def test_a_picture_that_fails_spares_the_others(
     classifier: ZeroShotClassifier, picture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(pictures: list[Image.Image], candidates: str) -> list[Prediction]:

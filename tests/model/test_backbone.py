@@ -89,12 +89,12 @@ def test_an_unknown_backbone_is_refused_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("name", "near"), [("timm/resnet51", "resnet50"), ("timm/vit_bse_patch16_clip_224", "vit_base_patch16_clip_224")]
 )
-def test_an_unknown_name_of_timm_is_refused_with_the_nearest(name: str, near: str) -> None:
+def test_unknown_names_of_timm_tell_the_nearest(name: str, near: str) -> None:
     with pytest.raises(InputError, match=rf"timm has no backbone '{name[5:]}' \(near: .*{near}"):
         create_backbone(name)
 
 
-def test_what_is_computed_between_modules_is_found_even_where_it_does_not_show() -> None:
+def test_hidden_arithmetic_between_modules_is_found() -> None:
     """A block that starts as the identity hides what is done before it from whoever looks at the last map alone."""
 
     class Hidden(nn.Module):
@@ -113,7 +113,7 @@ def test_what_is_computed_between_modules_is_found_even_where_it_does_not_show()
         split(Hidden(2.0))
 
 
-def test_a_transformer_with_a_norm_before_its_blocks_is_split_with_it() -> None:
+def test_a_norm_before_the_blocks_is_not_lost() -> None:
     torch.manual_seed(0)
     network: Any = timm.create_model("vit_xsmall_patch16_clip_224", num_classes=0).eval()
     nn.init.uniform_(network.norm_pre.weight, 0.5, 2)
@@ -128,7 +128,7 @@ def test_a_transformer_with_a_norm_before_its_blocks_is_split_with_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["inception_v3", "googlenet"])
-def test_what_googles_networks_do_to_images_is_part_of_the_trunk(name: str) -> None:
+def test_the_trunk_normalises_as_googles_networks_do(name: str) -> None:
     """With weights and without: a run is loaded without, and its backbone has to compute the same."""
     torch.manual_seed(0)
     backbone = create_backbone(name).eval()
@@ -198,7 +198,7 @@ def test_weights_of_a_registered_backbone_come_from_a_file(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_registered_backbone_is_shown_images_as_it_wants_them() -> None:
+def test_a_registered_backbone_has_its_own_normalisation() -> None:
     wanted = Preprocessing(mean=(0.5, 0.4, 0.3), std=(0.1, 0.2, 0.3))
     register_backbone("halves", wanted)(Halves)
     backbone, pixels = create_backbone("halves").eval(), torch.rand(2, 3, 64, 64)
@@ -324,7 +324,7 @@ CUT = "torch.save did not write it, or not all of it"
         ("\x1b[31mred.pth", b"", f"is no file of weights: {CUT}."),
     ],
 )
-def test_a_wrong_file_of_weights_is_named_with_what_is_wrong(
+def test_a_wrong_file_of_weights_says_why(
     name: str, content: object, problem: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     _save(content, tmp_path / name)
@@ -336,7 +336,7 @@ def test_a_wrong_file_of_weights_is_named_with_what_is_wrong(
 
 
 @pytest.mark.parametrize("name", ["cut.pth", "cut.safetensors"])
-def test_a_file_of_weights_that_was_cut_short_is_refused(name: str, tmp_path: Path) -> None:
+def test_truncated_files_of_weights_are_refused(name: str, tmp_path: Path) -> None:
     _save(STATE, tmp_path / name)
     whole = (tmp_path / name).read_bytes()
     for length in (100, len(whole) // 2, len(whole) - 9):

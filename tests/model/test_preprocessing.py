@@ -40,7 +40,7 @@ def test_the_record_of_weights_is_their_librarys_own(name: str, weights: str, ex
     assert preprocessing_of(name, weights) == expected
 
 
-def test_every_torchvision_convnet_has_a_record() -> None:
+def test_records_of_four_torchvision_networks() -> None:
     for name in ("convnext_tiny", "regnet_y_400mf", "mobilenet_v3_small", "vgg11_bn"):
         for member in get_model_weights(name):
             recipe = member.transforms()

@@ -202,3 +202,11 @@ def test_two_processes_end_as_one(tmp_path: Path) -> None:
     row = campaign.same_figures(tmp_path, draw_tiny(tmp_path / "creatures"), seed=3, processes=(2,))
     assert row.problems == []
     assert row.held == row.tried == 1
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_as_one(tmp_path: Path) -> None:
+    """The same weights give the same rollouts and figures, to the bit."""
+    row = campaign.same_evaluation(tmp_path, draw_tiny(tmp_path / "creatures"), seed=4, processes=(2,))
+    assert row.problems == []
+    assert row.held == row.tried == 2

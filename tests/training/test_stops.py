@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 
 from conftest import small_network
 from erpcnet.cli import main
-from erpcnet.config import BackboneSettings, Config, JointSettings, ModelSettings, PolicySettings, Variant
+from erpcnet.config import BackboneSettings, Config, JointSettings, ModelSettings, PolicySettings, Variant, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet
@@ -25,7 +27,7 @@ from erpcnet.training.checkpoint import _read
 from erpcnet.training.context import create_network
 from erpcnet.training.gradient_step import gradient_step
 from erpcnet.training.losses import Stage1Loss
-from erpcnet.training.memory_saving import MemorySavingStep, convolution_blocks, whole_batches
+from erpcnet.training.memory_saving import MemorySavingStep, check_memory, convolution_blocks, whole_batches
 from erpcnet.training.pipeline import run_stage1, run_stage2
 from erpcnet.training.stage1 import Stage1Trainer
 from erpcnet.training.stage1_sources import ImageSource, RandomStreams, Share, Stage1Batch
@@ -159,13 +161,25 @@ def test_stage_2_keeps_no_policy_of_no_numbers(
     _same(network.policy.state_dict(), expected)
 
 
-def _hungry(most: int) -> Callable[..., dict[str, Tensor]]:
+# What is raised where memory does not suffice: of a GPU, of a CPU on Linux and on Windows, and of Python.
+EXHAUSTED: dict[str, Exception] = {
+    "gpu": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+    "linux": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+        "allocate 1073741824 bytes. Error code 12 (Cannot allocate memory)"
+    ),
+    "windows": RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1073741824 bytes."),
+    "python": MemoryError(),
+}
+
+
+def _hungry(most: int, error: Exception = EXHAUSTED["gpu"]) -> Callable[..., dict[str, Tensor]]:
     """The losses, where memory suffices for so many images."""
     plain = Stage1Loss.forward
 
     def forward(self: Stage1Loss, images: Tensor, *rest: Any) -> dict[str, Tensor]:
         if len(images) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+            raise error
         return plain(self, images, *rest)
 
     return forward
@@ -323,6 +337,125 @@ def test_where_the_backbone_is_frozen_its_norms_do_not_count(tiny_config: Config
     assert stage1._memory_saving(context, network) == (None, [])
     moving = _context(replace(tiny_config, model=model), dataset, "erpcnet", freeze_norms=True)
     assert "batch norms" in str(stage1._memory_saving(moving, network)[0])
+
+
+@pytest.mark.parametrize("error", EXHAUSTED.values(), ids=EXHAUSTED)
+def test_every_way_to_run_out_is_met_alike(
+    error: Exception, dataset: ZeroShotDataset, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = _context(replace(tiny_config, variant="globalnet"), dataset, freeze_norms=True)
+    trainer = Stage1Trainer(context, create_network(context.config, len(dataset.attribute_names)), dataset)
+    monkeypatch.setattr(Stage1Loss, "forward", _hungry(5, error))
+    trainer.epoch(lambda: None)
+    assert trainer._gradients.parts == 4  # of 16 images: 4 each
+
+
+def test_other_errors_are_not_taken_for_it(
+    dataset: ZeroShotDataset, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stage1Loss, "forward", _hungry(5, RuntimeError("shapes [1, 2] and [3] do not fit")))
+    with pytest.raises(RuntimeError, match="do not fit"):
+        run_stage1(_context(tiny_config, dataset, freeze_norms=True), dataset, Log())
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import torch
+from torch import nn
+from erpcnet.training.gradient_step import gradient_step
+from erpcnet.training.memory_saving import MemorySavingStep
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 16, 3, padding=1)
+
+    def forward(self, shown, localities, labels, phi):
+        return {"total": self.layer(shown).square().mean()}
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+objective, images, none = Wide(), torch.randn(32, 3, 128, 128), torch.zeros(32)
+objective(images[:1], None, none, none)["total"].backward()
+objective.zero_grad()
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 48 * 2**20,) * 2)
+step = MemorySavingStep(gradient_step(objective), objective)
+loss = step(images, None, none, none)["total"]
+gradient = objective.layer.weight.grad.clone()
+singly = torch.zeros_like(gradient)
+for image in images.split(1):
+    objective.zero_grad()
+    (objective(image, None, none, none)["total"] / 32).backward()
+    singly += objective.layer.weight.grad
+torch.testing.assert_close(gradient, singly)
+print(step.parts)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_a_cpu_that_has_no_more_memory_is_met() -> None:
+    """What torch really raises: 32 images take 34 MiB and their gradient as much, within 48 MiB."""
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 1
+    assert "out of memory: from here on batches of 32 images are computed in 2 parts" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"stage1": {"batch_size": 65536}},
+            r"--stage1\.batch_size 65536 and --data\.image_size 4096 put 36 images of 4096 x 4096 pixels into memory "
+            r"together, which takes 6\.8 GiB at least, and there are 4\.0 GiB; lower one of them",
+        ),
+        (
+            {"stage1": {"batch_size": 8}, "model": {"local": {"zoom": 2}}, "data": {"image_size": 2048}},
+            r"--stage2\.rollout_batch_size 256 and --data\.image_size 2048 with --model\.local\.zoom 2 put 36 images",
+        ),
+        (
+            {"stage1": {"freeze_backbone": True}, "evaluation": {"batch_size": 50}},
+            r"--evaluation\.batch_size 50 and --data\.image_size 4096 put 50 images",
+        ),
+        ({"stage1": {"batch_size": 8}, "stage2": {"rollout_batch_size": 8}, "evaluation": {"batch_size": 8}}, None),
+        ({"variant": "globalnet", "stage1": {"batch_size": 8}, "evaluation": {"batch_size": 8}}, None),
+    ],
+)
+def test_settings_that_no_memory_holds_are_refused(
+    changes: dict[str, Any], sentence: str | None, dataset: ZeroShotDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(dataset.train) == 36
+    config = load_config("creatures", **{"data": {"image_size": 4096}, **changes})
+    monkeypatch.setattr(memory_saving, "total_memory", lambda device: 4 * 2**30)
+    if sentence is None:
+        check_memory(config, dataset)
+        return
+    with pytest.raises(InputError, match=sentence):
+        check_memory(config, dataset)
+    monkeypatch.setattr(memory_saving, "total_memory", lambda device: None)  # of a device that does not tell
+    check_memory(config, dataset)
+
+
+def test_processes_share_what_a_batch_takes(dataset: ZeroShotDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"batch_size": 1}
+    config = load_config("creatures", variant="globalnet", data={"image_size": 4096}, evaluation=small)
+    monkeypatch.setattr(memory_saving, "total_memory", lambda device: 4 * 2**30)
+    with pytest.raises(InputError, match="put 32 images"):
+        check_memory(config, dataset)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    check_memory(config, dataset)  # 16 images: 3 GiB
+
+
+def test_nothing_is_made_for_settings_beyond_memory(
+    creatures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(memory_saving, "total_memory", lambda device: 2**20)
+    words = ["train", "--config", "creatures", "--dataset", str(creatures), "--out", str(tmp_path / "run")]
+    assert main([*words, "--data.image_size", "4000"]) == 2
+    assert "--data.image_size 4000 put 36 images" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 class Couples(nn.Module):

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from erpcnet.experiments.report import fill, markdown_table
 from erpcnet.experiments.rows import write_rows
-from trust import inputs, kills, processes, server, soak
+from trust import clusters, inputs, kills, processes, server, soak
 from trust.cases import Row, temporary
 
 CAMPAIGNS = {
@@ -26,6 +26,7 @@ CAMPAIGNS = {
     "processes": processes.run,
     "soak": soak.run,
     "server": server.run,
+    "ray": clusters.run,
 }
 SEED = 23
 HEADER = ("campaign", "what", "promise", "tried", "held")

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ from trust.cases import (
 from trust.sabotage import Action, Moment, Saboteur, read_moments
 
 PROMISE = "killed anywhere, the same command ends with the same weights, to the bit, and nothing is left behind"
-KILLS = {"full": 96, "short": 4}
+SHORT_KILLS = 4  # of trainings in the short form; in the full one every place is killed
 TIMES = ("seconds", "started", "revision")  # of run.json, which may differ between two runs
 GROUPS = {
     "inside a write": ("open", "write"),
@@ -101,7 +102,8 @@ def run(size: Size, seed: int, folder: Path) -> Iterator[Row]:
     data = draw_tiny(folder / "creatures")
     scene = training_scene(clean(folder / "training"), data)
     moments, expected = scene.expected()
-    yield from killed_trainings(scene, moments, expected, KILLS[size], random)
+    kills = len(set(moments)) if size == "full" else SHORT_KILLS
+    yield from killed_trainings(scene, moments, expected, kills, random)
     if size == "full":
         yield killed_in_a_row(scene, moments, expected, random, 6)
     yield signalled(scene, moments, expected, random, 12 if size == "full" else 1)
@@ -110,8 +112,8 @@ def run(size: Size, seed: int, folder: Path) -> Iterator[Row]:
     if size == "full":
         yield full_file_system(folder, data)
         finished = finished_run(scene, folder)
-        for name, other, count in other_scenes(folder, data, finished):
-            yield killed_command(name, other, count, random)
+        for name, other in other_scenes(folder, data, finished):
+            yield killed_command(name, other, random)
         yield killed_worker(folder, random)
 
 
@@ -158,24 +160,24 @@ def difference(found: dict[str, object], expected: dict[str, object]) -> str | N
 
 
 def choose(moments: Sequence[Moment], count: int, random: np.random.Generator) -> list[int]:
-    """So many moments: one of each kind and place first, then any."""
+    """So many moments: each place is there once before any is there twice, and kinds take turns."""
     places: dict[Moment, list[int]] = {}
     for number, moment in enumerate(moments):
         places.setdefault(moment, []).append(number)
-    groups = [list(map(int, random.permutation(own))) for own in places.values()]
+    left = [list(map(int, random.permutation(own))) for own in places.values()]
     chosen: list[int] = []
-    # Kinds by turns, so that few cases touch each of them too.
-    by_kind: dict[str, list[list[int]]] = {}
-    for place in random.permutation(len(groups)):
-        by_kind.setdefault(_group(moments[groups[place][0]].kind), []).append(groups[place])
-    while len(chosen) < count and any(by_kind.values()):
-        for own in by_kind.values():
-            if own and len(chosen) < count:
-                first = own.pop(0)
-                chosen.append(first.pop(0))
-                if first:
-                    own.append(first)
-    return sorted(chosen)
+    while left and len(chosen) < count:
+        chosen += _by_turns([own.pop() for own in left], moments, random)
+        left = [own for own in left if own]
+    return sorted(chosen[:count])
+
+
+def _by_turns(numbers: Sequence[int], moments: Sequence[Moment], random: np.random.Generator) -> list[int]:
+    """Moments in another order: of every kind one, then of every kind another, so that the first few are of each."""
+    kinds: dict[str, list[int]] = {}
+    for number in map(int, random.permutation(numbers)):
+        kinds.setdefault(_group(moments[number].kind), []).append(number)
+    return [number for turn in zip_longest(*kinds.values()) for number in turn if number is not None]
 
 
 def _group(kind: str) -> str:
@@ -187,13 +189,19 @@ def killed_trainings(
 ) -> Iterator[Row]:
     """One kill each, then the same command again."""
     rows = {name: Row("kills", name, PROMISE) for name in GROUPS}
-    for at in choose(moments, count, random):
+    chosen = choose(moments, count, random)
+    for at in chosen:
         problem = _killed_once(scene, at, expected)
         rows[_group(moments[at].kind)].count(problem, f"{at} ({': '.join(moments[at])})")
     for name, row in rows.items():
-        places = {moment for moment in moments if _group(moment.kind) == name}
-        row.note = f"of {len(places)} places"
+        own = [moment for moment in moments if moment.kind in GROUPS[name]]
+        row.note = places_of([moments[at] for at in chosen if moments[at] in own], own)
         yield row
+
+
+def places_of(chosen: Sequence[Moment], moments: Sequence[Moment]) -> str:
+    """At how many of the places something was tried."""
+    return f"{len(set(chosen))} of {len(set(moments))} places"
 
 
 def _killed_once(scene: Scene, at: int, expected: dict[str, object], again: Sequence[int] = ()) -> str | None:
@@ -319,8 +327,8 @@ def finished_run(scene: Scene, folder: Path) -> Path:
     return kept
 
 
-def other_scenes(folder: Path, data: Path, finished: Path) -> Iterator[tuple[str, Scene, int]]:
-    """Other commands that write, each with how often it is killed."""
+def other_scenes(folder: Path, data: Path, finished: Path) -> Iterator[tuple[str, Scene]]:
+    """Other commands that write."""
 
     def with_run(work: Path) -> None:
         shutil.copytree(data, work / "data", ignore=shutil.ignore_patterns(".erpcnet-cache"))
@@ -341,24 +349,24 @@ def other_scenes(folder: Path, data: Path, finished: Path) -> Iterator[tuple[str
     def pictures_alone(work: Path) -> None:
         shutil.copytree(data / "images", work / "own")
 
-    yield "data make", Scene(clean(folder / "make"), lambda _: None, make, contents), 12
-    yield "data init", Scene(clean(folder / "init"), pictures_alone, words("data", "init", "WORK/own"), contents), 6
+    yield "data make", Scene(clean(folder / "make"), lambda _: None, make, contents)
+    yield "data init", Scene(clean(folder / "init"), pictures_alone, words("data", "init", "WORK/own"), contents)
     evaluate = words("evaluate", "WORK/run", "--dataset", "WORK/data", "--json")
-    yield "evaluate", Scene(clean(folder / "evaluate"), with_run, evaluate, contents), 10
+    yield "evaluate", Scene(clean(folder / "evaluate"), with_run, evaluate, contents)
     analyse = words("analyse", "WORK/run", "--dataset", "WORK/data", "--overwrite")
-    yield "analyse", Scene(clean(folder / "analyse"), with_run, analyse, contents), 8
+    yield "analyse", Scene(clean(folder / "analyse"), with_run, analyse, contents)
 
     def explain(work: Path) -> int:
         out = work / "why.html"
         return 0 if out.exists() else command(["explain", str(work / "run"), picture(work), "--out", str(out)])()
 
-    yield "explain", Scene(clean(folder / "explain"), with_run, explain, contents), 4
+    yield "explain", Scene(clean(folder / "explain"), with_run, explain, contents)
 
     def export(work: Path) -> int:
         out = work / "model.pt2"
         return 0 if out.exists() else command(["export", str(work / "run"), "--out", str(out)])()
 
-    yield "export", Scene(clean(folder / "export"), with_run, export, listed), 3
+    yield "export", Scene(clean(folder / "export"), with_run, export, listed)
 
 
 def contents(work: Path) -> dict[str, object]:
@@ -375,11 +383,13 @@ def listed(work: Path) -> dict[str, object]:
     return {"files": listing(work)}
 
 
-def killed_command(name: str, scene: Scene, count: int, random: np.random.Generator) -> Row:
-    """Kills of another command than train."""
+def killed_command(name: str, scene: Scene, random: np.random.Generator) -> Row:
+    """Kills of another command than train, one at each place."""
     row = Row("kills", f"`{name}`", "killed anywhere, the same command ends the same; nothing is left or runs on")
     moments, expected = scene.expected()
-    for at in choose(moments, count, random):
+    chosen = choose(moments, len(set(moments)), random)
+    row.note = places_of([moments[at] for at in chosen], moments)
+    for at in chosen:
         scene.fresh()
         sessions = _sessions()
         ended = scene.run(at)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,7 @@ def run(size: Size, seed: int, folder: Path) -> Iterator[Row]:
     random = generator(seed, "processes")
     data = draw_tiny(folder / "creatures")
     yield same_figures(folder, data, seed, (2,) if size == "short" else (2, 3))
+    yield same_evaluation(folder, data, seed, (2,) if size == "short" else (2, 3))
     yield too_many(folder, data)
     if size == "full":
         yield killed_ranks(folder, data, random, 5)
@@ -135,6 +136,60 @@ def same_figures(folder: Path, data: Path, seed: int, processes: Sequence[int]) 
             problem = None if codes == (0, 0) else f"exit codes {codes}: {(alone.said + together.said)[-500:]}"
             row.count(problem or difference(place / str(count), place / "1"), f"{name}, {count}")
     return row
+
+
+def same_evaluation(folder: Path, data: Path, seed: int, processes: Sequence[int]) -> Row:
+    """The same weights, evaluated as a training does in the end, by one process and by several."""
+    what = f"evaluation by 1 = {' = '.join(map(str, processes))} processes"
+    row = Row(
+        "processes", what, "the same rollouts and figures, to the bit; each process looks at a part of the images"
+    )
+    for variant in ("erpcnet", "hardnet"):  # of tables, and of localities that are computed one by one
+        place = clean(folder / "evaluation")
+        run = stored_weights(place / "run", data, variant, seed)
+        told = {}
+        for count in (1, *processes):
+            ended = finish(launch(count, [str(run), str(data), str(place / str(count))], ("-m", "trust.measure")))
+            files = [place / f"{count}-{rank}" for rank in range(count)]
+            told[count] = [json.loads(file.read_text()) for file in files if file.exists()]
+            if ended.code != 0 or len(told[count]) != count:
+                row.count(f"exit code {ended.code}: {ended.said[-500:]}", f"{variant}, {count}")
+            elif count > 1:
+                row.count(_other_evaluation(told[count], told[1]), f"{variant}, {count}")
+    return row
+
+
+def _other_evaluation(together: Sequence[Mapping[str, Any]], alone: Sequence[Mapping[str, Any]]) -> str | None:
+    """What several processes have told otherwise than one did."""
+    if not alone:
+        return "one process alone has told nothing"
+    for rank, own in enumerate(together):
+        for name in ("rollouts", "figures"):
+            if own[name] != alone[0][name]:
+                return f"process {rank}: {name} {own[name]} in place of {alone[0][name]}"
+        if own["looked"] >= alone[0]["looked"]:
+            return f"process {rank} looked at {own['looked']} crops, and one alone at {alone[0]['looked']}"
+    return None
+
+
+def stored_weights(folder: Path, data: Path, variant: str, seed: int) -> Path:
+    """A run of a network that nobody trained, which is evaluated in more batches than there are processes."""
+    import torch
+
+    from erpcnet.config import load_config
+    from erpcnet.data import read_dataset
+    from erpcnet.inference.model_file import MODEL, save_model
+    from erpcnet.model import ERPCNet, OperatingPoint
+    from erpcnet.model.preprocessing import preprocessing_for
+
+    sizes = {"data": {"image_size": 64, "cache_size": 72}, "model": {"steps": 3}, "evaluation": {"batch_size": 3}}
+    config, dataset = load_config("creatures", variant=variant, seed=seed, **sizes), read_dataset(data)
+    torch.manual_seed(seed)
+    network = ERPCNet(config.model, len(dataset.attribute_names), config.data.image_size, config.variant).eval()
+    preprocessing = preprocessing_for(config.model.backbone, config.data.crop_share)
+    folder.mkdir()
+    save_model(folder / MODEL, network, dataset, config, OperatingPoint(0.4, 0.1, "fixed"), preprocessing)
+    return folder
 
 
 def too_many(folder: Path, data: Path) -> Row:

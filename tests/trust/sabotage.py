@@ -129,7 +129,7 @@ class Saboteur:
             advance(bar, *given, **named)
             self.moment("progress", self._phase)
 
-        def begun(bar: Any, what: str, *given: Any, **named: Any) -> None:
+        def begun(bar: Any, what: Any, *given: Any, **named: Any) -> None:
             begin(bar, what, *given, **named)
             self._phases += 1
             self._phase = f"{what} ({self._phases})"

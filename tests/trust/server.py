@@ -36,6 +36,7 @@ LIMITS = {"prompt": PROMPT}
 ADDRESS = re.compile(r"http://\S+?:(\d+)(?:/#token=\S+)? \(the interface")
 MIB = 2**20
 SENTENCE = 400  # characters of a refusal, at most
+MANY = 20_000  # classes beside those that come and go
 
 
 class Served:
@@ -281,6 +282,8 @@ def run(size: Size, seed: int, folder: Path) -> Iterator[Row]:
     yield names(model, folder / "names")
     yield token(model, folder / "token")
     yield classes(model, folder / "classes", random, 200 if full else 20)
+    if full:
+        yield classes(model, folder / "many-classes", random, 200, MANY)
     yield page(model, folder / "page")
     yield changing(model, folder / "changing", random, 40 if full else 6)
     yield leaving(model, folder / "leaving", random, 240 if full else 30)
@@ -897,9 +900,22 @@ def _nothing_is_equal() -> None:
     hmac.compare_digest = lambda _one, _other: False
 
 
-def classes(model: Path, folder: Path, random: np.random.Generator, count: int) -> Row:
-    """Many classes come, change and go."""
-    row = Row("server", f"{count} classes added, changed, removed", "each within 0.5 s, the last as fast as the first")
+def with_more_classes(model: Path, folder: Path, random: np.random.Generator, count: int) -> Path:
+    """A copy of a run that knows so many classes more."""
+    from erpcnet.inference.model_file import MODEL, read_model, rewrite_classes
+
+    known = read_model(model).classes
+    values = random.random((count, len(known.attribute_names))) + 0.01
+    more = known.add({f"one of many {number}": row for number, row in enumerate(values)})
+    (clean(folder) / MODEL).write_bytes(rewrite_classes(model / MODEL, more))
+    return folder
+
+
+def classes(model: Path, folder: Path, random: np.random.Generator, count: int, beside: int = 0) -> Row:
+    """Many classes come, change and go, beside others that stay."""
+    what = f"{count} classes added, changed, removed" + (f" beside {beside} others" if beside else "")
+    row = Row("server", what, "each within 0.5 s, the last as fast as the first")
+    model = with_more_classes(model, folder.with_name(f"{folder.name}-run"), random, beside) if beside else model
     with serving([row], model, folder) as server:
         told = []
         odd_names = [
@@ -932,7 +948,7 @@ def classes(model: Path, folder: Path, random: np.random.Generator, count: int) 
             for name in names:
                 times["remove"].append(await server.ask(server.request("DELETE", _path(name))))
             left = len((await server.ask(server.request("GET", "/classes"))).json())
-            row.count(None if left == 9 else f"{left} classes, of 9", "as before")
+            row.count(None if left == 9 + beside else f"{left} classes, of {9 + beside}", "as before")
 
         times: dict[str, list[Reply]] = {"add": [], "change": [], "remove": []}
         asyncio.run(change())

@@ -455,7 +455,7 @@ def _scenes(world: World) -> list[Scene]:
             "metrics.json may not be read",
             lambda work: closed(run(work) / "metrics.json"),
             ["evaluate", "WORK/run"],
-            (2,),
+            (0, 2),
         ),
         (
             "validation.json may not be read",

@@ -15,9 +15,10 @@ import numpy as np
 import yaml
 
 from trust.batches import Maker, Trial, cli
-from trust.cases import TINY_FLAGS, link_tree
+from trust.cases import TINY_FLAGS, generator, link_tree
 from trust.damage import HUGE_NUMBERS, NO_NUMBERS, ODD_TEXTS, Random, of_text, one_of, pick
-from trust.world import World, as_csv, by_class, small_tables, unsound, unsound_dataset
+from trust.drawn import Table, drawn_configurations, examples, odd_tables, right_tables
+from trust.world import SMALL_ATTRIBUTES, SMALL_CLASSES, World, as_csv, by_class, small_tables, unsound, unsound_dataset
 
 Rows = list[list[str]]
 DATA = "data"  # the folder of a case's dataset
@@ -33,6 +34,8 @@ def tables(world: World) -> list[Maker]:
         *([_odd_cell(world)] * 160),
         *([_odd_structure(world)] * 60),
         *([_odd_table(world)] * 110),
+        *(_drawn_table(world, name, one) for name in small_tables() for one in _drawn_tables(world, name)),
+        *(_right_table(world, one) for one in _right_tables(world)),
     ]
 
 
@@ -187,6 +190,55 @@ def _odd_table(world: World) -> Maker:
     return make
 
 
+def _drawn_tables(world: World, name: str) -> list[Table]:
+    return examples(odd_tables(small_tables()[name]), 30, world.seed, name)
+
+
+def _drawn_table(world: World, name: str, table: Table) -> Maker:
+    def make(work: Path, _: Random) -> Trial:
+        replace_file(_dataset(world, work) / name, table.content)
+        return _checked(f"{name}: {table.content[:80]!r}", work, wrong=False)
+
+    return make
+
+
+def _right_tables(world: World) -> list[Table]:
+    return examples(right_tables(SMALL_CLASSES, SMALL_ATTRIBUTES), 40, world.seed, "right tables")
+
+
+def _right_table(world: World, table: Table) -> Maker:
+    """Nothing is wrong with it: it is read as it is meant."""
+
+    def make(work: Path, _: Random) -> Trial:
+        root = _dataset(world, work)
+        replace_file(root / "attributes.csv", table.content)
+
+        def act() -> Any:
+            from erpcnet.data import read_dataset
+            from erpcnet.errors import InputError
+
+            try:
+                return read_dataset(root)
+            except InputError as error:
+                return f"refused: {error}"
+
+        what = f"attributes.csv, in which nothing is wrong: {table.content[:60]!r}"
+        return Trial(what, act, False, lambda found, _: _otherwise(found, table), library=True)
+
+    return make
+
+
+def _otherwise(found: Any, table: Table) -> str | None:
+    """What a dataset has otherwise than its table."""
+    if isinstance(found, str):
+        return found
+    (_, *names), *rows = table.rows
+    values = np.array([[float(cell) for cell in row[1:]] for row in rows], dtype=np.float32)
+    if (found.classes, found.attribute_names) != (tuple(row[0] for row in rows), tuple(names)):
+        return f"other names: {found.classes}, {found.attribute_names}"
+    return None if np.array_equal(found.attributes, values) else f"other values: {found.attributes.tolist()}"
+
+
 def no_text(content: bytes) -> bool:
     """Whether bytes are neither UTF-8 nor UTF-16 with its mark."""
     try:
@@ -200,7 +252,13 @@ def no_text(content: bytes) -> bool:
 
 def new_classes(world: World) -> list[Maker]:
     """What `--add-classes` takes."""
-    return [*(_new_file(world, kind) for kind in ODD_FILES), *([_new_cell(world)] * 50), *([_new_table(world)] * 60)]
+    rows = _new_rows(world, generator(world.seed, "drawn classes"))
+    return [
+        *(_new_file(world, kind) for kind in ODD_FILES),
+        *([_new_cell(world)] * 50),
+        *([_new_table(world)] * 60),
+        *(_drawn_classes(world, one) for one in examples(odd_tables(rows), 40, world.seed, "new classes")),
+    ]
 
 
 def _new_rows(world: World, random: Random) -> Rows:
@@ -263,6 +321,14 @@ def _new_table(world: World) -> Maker:
         what, content = of_text(random, as_csv(_new_rows(world, random)))
         (work / "new.csv").write_bytes(content)
         return _added(what, world, work, random, no_text(content))
+
+    return make
+
+
+def _drawn_classes(world: World, table: Table) -> Maker:
+    def make(work: Path, random: Random) -> Trial:
+        (work / "new.csv").write_bytes(table.content)
+        return _added(f"new.csv: {table.content[:80]!r}", world, work, random, wrong=False)
 
     return make
 
@@ -334,6 +400,7 @@ def configurations(world: World) -> list[Maker]:
         *(_written_config(world, text) for text in ODD_CONFIGS),
         *([_set_config(world)] * 90),
         *([_damaged_config(world)] * 90),
+        *(_drawn_config(text) for text in examples(drawn_configurations(all_settings()), 120, world.seed, "YAML")),
     ]
 
 
@@ -523,6 +590,14 @@ def _damaged_config(world: World) -> Maker:
         except UnicodeDecodeError:
             wrong = True
         return _configured(f"config.yaml: {what}", work, random, wrong)
+
+    return make
+
+
+def _drawn_config(text: str) -> Maker:
+    def make(work: Path, random: Random) -> Trial:
+        (work / "mine.yaml").write_text(text, encoding="utf-8")
+        return _configured(f"YAML {text[:80]!r}", work, random, wrong=False)
 
     return make
 

@@ -147,9 +147,12 @@ def test_only_the_first_process_reads_whose_a_folder_is(
     half_written = tmp_path / "run" / "unfinished" / "of.json"
     half_written.parent.mkdir(parents=True)
     half_written.write_text('{"another var')
+    (half_written.parent / "final").mkdir()
+    (half_written.parent / "final" / "stage1.pt").touch()
     Unfinished(tmp_path / "run", tiny_config, dataset, writes=False)
-    with pytest.raises(InputError, match=r"of\.json is damaged; remove .*unfinished to start"):
+    with pytest.raises(InputError, match=r"of\.json is damaged, and so is .*; remove .*unfinished to start"):
         Unfinished(tmp_path / "run", tiny_config, dataset)
+    shutil.rmtree(half_written.parent / "final")
     half_written.unlink()
     half_written.with_name(".partial-of.json").write_text('{"another var')  # killed before the first rename
     erpcnet.training.resume.check_folder(tmp_path / "run", overwrite=False)

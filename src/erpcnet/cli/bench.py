@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from jsonargparse import Namespace
 
-from erpcnet.cli.parser import Parser, add_json, add_overwrite
+from erpcnet.cli.parser import Parser, add_device, add_json, add_overwrite
 from erpcnet.config.ranges import shorten
 from erpcnet.errors import InputError
 from erpcnet.utils.files import output_file
@@ -36,6 +37,7 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("--repeats", type=int, help="turns; by default 5, and 10 on a GPU")
     parser.add_argument("--no-growth", dest="no_growth", action="store_true", help="leave out how times grow")
     parser.add_argument("--out", type=str, metavar="FILE", help="also write the rows, as CSV")
+    add_device(parser)
     add_json(parser, "print everything as JSON")
     add_overwrite(parser, "replace a file of that name")
 
@@ -49,20 +51,26 @@ def run(options: Namespace) -> int:
         for number in changes[name] if isinstance(changes[name], tuple) else (changes[name],):
             if number is not None and not low <= number <= high:
                 raise InputError(f"--{name.replace('_', '-')} is {shorten(number)}; it must be from {low} to {high}.")
-    path = output_file(options.out, options.overwrite) if options.out else None
     import torch
 
     from erpcnet.experiments.bench import run_bench
     from erpcnet.experiments.bench_cases import CPU, GPU
     from erpcnet.experiments.rows import write_rows
+    from erpcnet.utils.runtime import check_device
+
+    device = check_device(options.device)
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"--device is {device}; what is timed runs on cpu or cuda.")
+    path = output_file(options.out, options.overwrite) if options.out else None
 
     def keep(results: dict[str, Any]) -> None:
         if path is not None:
             write_rows(path, results["rows"])
 
-    usual = GPU if torch.cuda.is_available() else CPU
+    usual = GPU if device.type == "cuda" else CPU
     settings = replace(usual, **{name: value for name, value in changes.items() if value is not None})
-    results = run_bench(settings, keep)
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        results = run_bench(settings, keep)
     if options.json:
         print(json.dumps(results, indent=2))
     else:
@@ -82,20 +90,26 @@ def _print(results: dict[str, Any]) -> None:
     """Milliseconds per image, and the ratios."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     zoom = f", zoom {results['zoom']}" if results["zoom"] > 1 else ""
     title = f"{results['backbone']} at {results['image_size']}{zoom}, {results['device']}"
-    table = Table(
-        "what", "", "grown", "batch", "ms/image", "spread", "GMAC/image", "peak MiB", title=title, box=SIMPLE_HEAD
-    )
+    # In a narrow terminal names take several lines, and no figure is cut.
+    caption = "ms and GMAC: of an image; MiB: the peak of memory"
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in ("what", "", "grown"):
+        table.add_column(name, overflow="fold")
+    for name in ("batch", "ms", "spread", "GMAC", "MiB"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in results["rows"]:
         macs = "" if row["gmac_per_image"] is None else f"{row['gmac_per_image']:.3f}"
         memory = "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
         times = (f"{row['ms_per_image']:.3f}", f"{row['spread']:.0%}", macs, memory)
         table.add_row(row["group"], row["name"], row["grown"], str(row["batch"]), *times)
     Console().print(table)
-    ratios = Table("ratio", "", box=SIMPLE_HEAD)
+    ratios = Table(
+        Column("ratio", overflow="fold"), Column(justify="right", no_wrap=True), box=SIMPLE_HEAD, pad_edge=False
+    )
     for name, value in results["ratios"].items():
         ratios.add_row(name, f"{value:.3f}")
     Console().print(ratios)

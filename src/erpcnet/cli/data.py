@@ -59,7 +59,7 @@ def _init(options: Namespace) -> int:
 def _check(options: Namespace) -> int:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from erpcnet.data.check import check_dataset
 
@@ -67,7 +67,7 @@ def _check(options: Namespace) -> int:
     if options.json:
         print(json.dumps(report.to_json(), indent=2))
         return 1 if report.problems else 0
-    table = Table("", "", title=escape(plain_text(options.folder)))
+    table = Table("", Column("", overflow="fold"), title=escape(plain_text(options.folder)))
     for name, value in report.facts.items():
         table.add_row(name, escape(plain_text(str(value))))
     Console().print(table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from jsonargparse import Namespace
 
@@ -28,20 +29,32 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
 
 
 def run(options: Namespace) -> int:
-    from erpcnet.evaluation import evaluate_run
-    from erpcnet.evaluation.runs import read_validation
+    from erpcnet.evaluation.runs import check_delta, damaged_files, open_run, read_validation
     from erpcnet.evaluation.tables import print_choices, print_metrics
+    from erpcnet.utils.processes import processes_joined
+    from erpcnet.utils.runtime import check_device
 
     if options.delta is not None and not math.isfinite(options.delta):
         raise InputError(f"--delta is {options.delta}; it must be a finite number.")
-    metrics = evaluate_run(options.run, options.dataset, options.crops, options.delta, options.device).to_json()
+    check_delta(options.delta)
     if options.json and options.baseline:
         raise InputError("--baseline goes with the table, not with --json; `erpcnet baseline --json` prints it.")
+    with processes_joined(check_device(options.device)) as share:
+        opened = open_run(options.run, options.dataset, options.crops, options.device, share)
+        rollouts = opened.rollouts()
+    if share.rank:  # the first process has what the others found
+        return 0
+    metrics, validation = opened.measure(rollouts, options.delta).to_json(), read_validation(options.run)
     if options.json:
         print(json.dumps(metrics, indent=2))
     else:
         print_metrics([metrics], title=options.run)
-        print_choices(metrics, read_validation(options.run))
+        print_choices(metrics, validation)
         if options.baseline:
             print_baselines_of(options.run, options.dataset, options.device)
+    folder = Path(options.run)
+    if options.crops is None and options.delta is None and damaged_files(folder):
+        from erpcnet.training.repair import repair_run
+
+        repair_run(folder, opened, rollouts, validation)
     return 0

@@ -112,7 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"erpcnet: interrupted{remedy}", file=sys.stderr)
         return 130
     except RuntimeError as error:
-        if "out of memory" not in str(error) and "can't allocate memory" not in str(error):
+        from erpcnet.utils.memory import is_out_of_memory  # which waits for torch
+
+        if not is_out_of_memory(error):
             raise
         return _complain(OUT_OF_MEMORY)
 

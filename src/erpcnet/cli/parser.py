@@ -129,8 +129,8 @@ def add_crops(parser: Parser) -> None:
     )
 
 
-def add_device(parser: Parser) -> None:
-    parser.add_argument("--device", type=str, help="cpu, cuda, ...; by default a GPU if there is one")
+def add_device(parser: Parser, what: str = "cpu, cuda, ...; by default a GPU if there is one") -> None:
+    parser.add_argument("--device", type=str, help=what)
 
 
 def add_candidates(parser: Parser) -> None:

@@ -230,8 +230,9 @@ class Rows:
         from rich.markup import escape
         from rich.table import Column, Table
 
-        wide = Column("class", overflow="fold")
-        table = Table(Column("image", overflow="fold"), wide, "confidence", "steps", caption=f"among {among}")
+        names = (Column(name, overflow="fold") for name in ("image", "class"))
+        figures = (Column(name, no_wrap=True) for name in ("confidence", "steps"))
+        table = Table(*names, *figures, caption=f"among {among}")
         for row in self.rows:
             table.add_row(*map(escape, row))
         Console().print(table)

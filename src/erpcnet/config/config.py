@@ -26,7 +26,17 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 @dataclass
 class Config(Settings):
-    """Everything that decides a run, but the data."""
+    """Everything that decides a run, but the data.
+
+    The settings below, each of which says what it is, and five groups of more.
+
+    Raises:
+        InputError: A value is out of its range, or two settings contradict each other.
+
+    Examples:
+        >>> config = Config(variant="pcnet", seed=1)
+        >>> Path("mine.yaml").write_text(config.to_yaml())
+    """
 
     variant: Variant = "erpcnet"
     """erpcnet, rpcnet (no entropy), pcnet (random localities), globalnet (no localities), or hardnet: patches of the
@@ -47,10 +57,15 @@ class Config(Settings):
     checkpoint_minutes: float = ranged(5.0, 0, 10**6)
     """How often training writes a checkpoint to resume from, between epochs; 0: after each."""
     data: DataSettings = field(default_factory=DataSettings)
+    """How images are cropped and resized."""
     model: ModelSettings = field(default_factory=ModelSettings)
+    """The whole network."""
     stage1: Stage1Settings = field(default_factory=Stage1Settings)
+    """Stage I: everything but the policy, on random localities, without early stop."""
     stage2: Stage2Settings = field(default_factory=Stage2Settings)
+    """Stage II: the policy alone, by PPO."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    """How the operating point, sigma and delta, is chosen where it is not given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,7 @@ class EvaluationSettings(Settings):
     stop_loss: float = ranged(0.001, 0, 1)
     """The share of images that early stop may cost on the validation classes, a standard error included."""
     batch_size: int = ranged(64, 1, 65536)
-    """Images per step."""
+    """Images per step; the fewer, the less memory it takes."""
 
     @classmethod
     def _prefix(cls) -> str:

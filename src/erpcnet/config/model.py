@@ -38,16 +38,17 @@ class LocalSettings(Settings):
     """Windows of e^{n-1} and the partial convolution on them."""
 
     window: int = ranged(5, 1, 64)
-    """k, on a map of 14 x 14; on other maps window, stride and padding are scaled, so that the grid stays."""
+    """k, the paper's, on a map of 14 x 14; on other maps window, stride and padding are scaled, so that the grid
+    stays."""
     stride: int = ranged(3, 1, 64)
-    """q, on a map of 14 x 14."""
+    """q, the paper's, on a map of 14 x 14: 4 x 4 windows, each of which overlaps the next by 2."""
     padding: int = ranged(0, 0, 8)
-    """p, on a map of 14 x 14."""
+    """p, on a map of 14 x 14. The paper has it and gives no number; with 0 its windows fill the map exactly."""
     zoom: int = ranged(1, 1, 4)
     """How much finer than the glance a window is read: 1 cuts it from the glance's map, as in the paper; 2, 3 or 4 read
     it again, from pixels up, from an image so many times larger, by a backbone of its own."""
     kernel: int = ranged(5, 1, 31)
-    """Side of the partial convolution's kernel (zoom 1)."""
+    """Side of the partial convolution's kernel (zoom 1): the paper's, that of a window."""
     kernel_kind: KernelKind = "bottleneck"
     """`full` is the paper's; `bottleneck` costs a tenth of it."""
     kernel_mode: KernelMode = "same"
@@ -77,13 +78,16 @@ class JointSettings(Settings):
     kind: str = "attention"
     """`concatenation` is the paper's; any name that a joint head is registered with."""
     hidden: int = ranged(2048, 1, 65536)
-    """Width of the hidden layer of `concatenation`."""
+    """Width of the hidden layer of `concatenation`: the paper's."""
     global_dropout: float = ranged(0.25, 0, 1)
-    """How often training hides e_g from the joint head (`attention`)."""
+    """How often training hides e_g from the joint head (`attention`), which then has to read the localities: see
+    `global_swap`."""
     global_swap: float = ranged(0.5, 0, 1)
-    """How often training shows it e_g of the most similar image of the batch instead of the image's own."""
+    """How often training shows it e_g of the most similar image of the batch instead of the image's own: what both
+    share stays, what tells them apart does not. On CUB's validation classes T1 was 75.6 with both, and 74.9 with e_g
+    hidden half of the time instead."""
     sharpness: float = ranged(8.0, 0, 1000, above_low=True)
-    """How fast `attention` learns which localities to trust: s in exp(s g)."""
+    """How fast `attention` learns which localities to trust: s in exp(s g). At 1 too slowly on creatures."""
 
     @classmethod
     def _prefix(cls) -> str:
@@ -99,9 +103,9 @@ class PolicySettings(Settings):
     shared_encoder: bool = True
     """One state encoder for pi and V, or, as in the paper, one each."""
     width: int = ranged(1024, 1, 65536)
-    """First layer of the state encoder."""
+    """First layer of the state encoder; 1024 in the paper."""
     memory: int = ranged(256, 1, 65536)
-    """Second layer of the state encoder, and the GRU."""
+    """Second layer of the state encoder, and the GRU; 256 in the paper."""
 
     @classmethod
     def _prefix(cls) -> str:
@@ -131,7 +135,7 @@ class ModelSettings(Settings):
     well training images of the three nearest seen classes fit it. Unseen classes that resemble seen ones are answered
     too often. 0: as in the paper."""
     dropout: float = ranged(0.0, 0, 1, below_high=True)
-    """Dropout of every predictor."""
+    """Dropout of every predictor: 0.5 or 0 in the paper; 0.5 cost 2 points on CUB's validation classes."""
     compatibility: CompatibilityKind = "cosine"
     """`dot` is the paper's."""
     centred: bool = True

@@ -14,13 +14,14 @@ class LossWeights(Settings):
     """Weights of the losses of Stage I; in the paper each is 1."""
 
     global_subnet: float = ranged(1.0, 0, 1e6)
-    """L_g."""
+    """L_g, from which a_g is learned: the paper's."""
     local_subnet: float = ranged(0.0, 0, 1e6)
-    """L_l."""
+    """L_l; 1 in the paper. It makes even an empty corner name the class: 3 points of a_g on CUB's validation classes,
+    and nothing gained."""
     joint_subnet: float = ranged(1.0, 0, 1e6)
-    """L_j."""
+    """L_j, from which a_j is learned: the paper's."""
     highlight: float = ranged(1.0, 0, 1e6)
-    """L_m."""
+    """L_m: the paper's. On CUB and on creatures it neither helps nor harms."""
 
     @classmethod
     def _prefix(cls) -> str:
@@ -44,16 +45,16 @@ class Stage1Settings(Settings):
     backbone_lr: float = ranged(0.2, 0, 1000)
     """The share of the learning rate that the backbone gets, and C_l, which begins as a copy of its last block."""
     momentum: float = ranged(0.9, 0, 1, below_high=True)
-    """Momentum of SGD."""
+    """Momentum of SGD: the paper's."""
     weight_decay: float = ranged(1e-5, 0, 10)
-    """Weight decay."""
+    """Weight decay; 1e-5 in the paper, and 5e-4 no better on CUB's validation classes."""
     schedule: Literal["constant", "step", "onecycle"] = "constant"
     """`step` (times `step_factor` every `step_epochs`) is the paper's; `constant` rises over the first epoch, or 20
     steps."""
     step_epochs: int = ranged(30, 1, 10**6)
-    """Epochs between two drops of `step`."""
+    """Epochs between two drops of `step`: the paper's."""
     step_factor: float = ranged(0.1, 0, 1, above_low=True)
-    """Drop of `step`."""
+    """What a drop of `step` multiplies the rate by: the paper's."""
     ema_decay: float = ranged(0.999, 0, 1, below_high=True)
     """Decay per step of the exponential moving average (EMA) of the weights, which is what is used in the end; 0: the
     last weights, as in the paper."""
@@ -91,21 +92,22 @@ class Stage2Settings(Settings):
     epochs: int = ranged(30, 1, 100_000)
     """Rollouts over every training image."""
     update_epochs: int = ranged(4, 1, 1000)
-    """Passes of PPO over each batch of rollouts."""
+    """Passes of PPO over each batch of rollouts: cleanRL's."""
     minibatch_size: int = ranged(1024, 1, 10**7)
     """Episodes per gradient step."""
     lr: float = ranged(6e-4, 0, 10)
     """Learning rate of Adam."""
     gamma: float = ranged(0.99, 0, 1)
-    """Discount."""
+    """Discount: the paper's. 0.5 changed less on creatures than another seed does."""
     clip_coef: float = ranged(0.2, 0, 10, above_low=True)
-    """epsilon of the clipped surrogate."""
+    """epsilon of the clipped surrogate: the paper's."""
     value_coef: float = ranged(0.5, 0, 1e4)
-    """alpha_1: weight of the value loss."""
+    """alpha_1, weight of the value loss: the paper's."""
     entropy_coef: float = ranged(0.01, 0, 1e4)
-    """alpha_2: weight of the entropy bonus."""
+    """alpha_2, weight of the entropy bonus: the paper's. A smaller one changed less on creatures than
+    another seed does."""
     max_grad_norm: float = ranged(0.5, 0, 1e6, above_low=True)
-    """Gradients are clipped to this norm."""
+    """Gradients are clipped to this norm: cleanRL's."""
     reward_temperature: float = ranged(4.0, 1e-3, 1e4)
     """Divides the logits in the reward's softmax; 1 is the paper's. A fitted net is sure of every training image
     wherever it looks, so at 1 there is little to learn from."""
@@ -120,7 +122,7 @@ class Stage2Settings(Settings):
     crops: int = ranged(2, 1, 64)
     """Crops of each training image that the policy learns on: the centre crop, the others random ones."""
     rollout_batch_size: int = ranged(256, 1, 65536)
-    """Images whose localities are computed at once."""
+    """Images whose localities are computed at once; the fewer, the less memory it takes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from erpcnet.data.dataset import ZeroShotDataset
-from erpcnet.data.folder import read_attributes
+from erpcnet.data.dataset import FloatArray, ZeroShotDataset
+from erpcnet.data.folder import FolderTables, read_tables
 from erpcnet.data.images import ENDINGS, HEIC_ENDINGS, find_files, find_images, is_image, load_image
 from erpcnet.data.readers import read_dataset
 from erpcnet.data.tables import closest
@@ -23,6 +23,7 @@ from erpcnet.utils.progress import track
 
 TWINS = 0.999  # the cosine of attribute rows, from the mean of all, above which little tells classes apart
 LARGER, SMALLER = 8.0, 20.0  # how many times so the largest value of a row may be than is usual
+MOST_TWINS = 20  # pairs of them that are named
 FEW_CLASSES, FEW_IMAGES = 4, 5
 # Pictures that this program does not open, by their endings, and what to do.
 UNREAD = {
@@ -62,15 +63,35 @@ def check_dataset(root: str | Path) -> Report:
     try:
         dataset = read_dataset(root)
     except MissingImagesError as error:
-        problems = [f"{path} is not there." for path in error.missing]
+        problems = [f"{path} is not there, under that or another image ending." for path in error.missing]
         return Report({"missing images": len(problems), "where from": error.source or "see docs/datasets.md"}, problems)
-    except ProblemsError as error:
-        return Report({"folder": str(root)}, list(error.problems))
-    read = _read_images(dataset)
-    broken = [one for one in read if isinstance(one, str)]
-    problems = [*_miscounted(dataset), *broken, *_repeated(dataset), *_identical(dataset), *_copied(dataset, read)]
-    warnings = [*_unused(dataset), *_few(dataset), *_unlearnable(dataset), *_scales(dataset), *_twins(dataset)]
+    except ProblemsError:
+        return _check_tables(root)
+    boxes = dataset.boxes if dataset.boxes is not None else [None] * len(dataset.image_paths)
+    read = _read_images([(root / name, box) for name, box in zip(dataset.image_paths, boxes, strict=True)])
+    rows = dataset.classes, dataset.unit_attributes
+    problems = [*_miscounted(dataset), *_broken(read), *_repeated(dataset), *_identical(*rows), *_copied(dataset, read)]
+    scales = _scales(dataset.classes, dataset.attributes)
+    warnings = [*_unused(dataset), *_few(dataset), *_unlearnable(dataset), *scales, *_twins(*rows)]
     return Report(_facts(dataset), problems, warnings)
+
+
+def _check_tables(root: Path) -> Report:
+    """Of a folder whose tables are wrong: all that is, and what can be said of its pictures and attributes so far."""
+    tables = read_tables(root)
+    splits = tables.splits
+    meant: set[str] = set() if splits is None else set(splits.images)
+    if splits is None or not splits.whole:  # it may mean any of them
+        meant.update(map(str, find_images(root)))
+    broken = _broken(_read_images([(root / name, None) for name in sorted(meant)]))
+    problems, warnings = [*tables.problems, *broken], [*_unused_of_folder(root, tables), *_unread(root)]
+    attributes = tables.attributes
+    if attributes is not None and attributes.whole:
+        classes, matrix = tuple(attributes.lines), attributes.matrix()
+        unit = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+        problems += _identical(classes, unit)
+        warnings += [*_scales(classes, matrix), *_twins(classes, unit)]
+    return Report({"folder": str(root)}, problems, warnings)
 
 
 def _facts(dataset: ZeroShotDataset) -> dict[str, Any]:
@@ -98,12 +119,14 @@ def _miscounted(dataset: ZeroShotDataset) -> Iterable[str]:
             yield f"{dataset.root}: {split} has {found} images; the Proposed Split of {dataset.name} has {known}."
 
 
-def _read_images(dataset: ZeroShotDataset) -> list[bytes | str]:
-    """A digest of the pixels of every image; or what is wrong, where it does not decode."""
-    boxes = dataset.boxes if dataset.boxes is not None else [None] * len(dataset.image_paths)
-    jobs = [(dataset.root / name, box) for name, box in zip(dataset.image_paths, boxes, strict=True)]
+def _read_images(jobs: Sequence[tuple[Path, Any]]) -> list[bytes | str]:
+    """A digest of the pixels of every image, or of a box in it; or what is wrong, where it does not decode."""
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         return list(track(pool.map(_read_image, jobs), total=len(jobs), what="Reading images"))
+
+
+def _broken(read: Iterable[bytes | str]) -> list[str]:
+    return [one for one in read if isinstance(one, str)]
 
 
 def _read_image(job: tuple[Path, Any]) -> bytes | str:
@@ -125,14 +148,17 @@ def _repeated(dataset: ZeroShotDataset) -> Iterable[str]:
         listed.add(key)
 
 
-def _identical(dataset: ZeroShotDataset) -> Iterable[str]:
+def _identical(classes: Sequence[str], unit: FloatArray) -> Iterable[str]:
     """Classes that no attribute tells apart."""
-    rows = np.ascontiguousarray(dataset.unit_attributes.round(6))
+    rows = np.ascontiguousarray(unit.round(6))
     first: dict[bytes, str] = {}
-    for name, row in zip(dataset.classes, rows, strict=True):
+    for name, row in zip(classes, rows, strict=True):
         other = first.setdefault(row.tobytes(), name)
         if other != name:
-            yield f"classes '{other}' and '{name}' have the same attributes, so nothing tells them apart."
+            yield (
+                f"classes '{other}' and '{name}' have the same attributes, so nothing tells them apart; give one other "
+                "values, or add an attribute in which they differ."
+            )
 
 
 def _copied(dataset: ZeroShotDataset, read: list[bytes | str]) -> Iterator[str]:
@@ -155,31 +181,43 @@ def _copied(dataset: ZeroShotDataset, read: list[bytes | str]) -> Iterator[str]:
 def _unused(dataset: ZeroShotDataset) -> Iterator[str]:
     """Pictures in the folder that no split uses, and why."""
     root, used = dataset.root, set(dataset.image_paths)
-    unused = [file for file in find_images(root) if str(file) not in used]
-    if not (root / "attributes.csv").is_file():
+    if (root / "att_splits.mat").is_file():
+        unused = [file for file in find_images(root) if str(file) not in used]
         if unused:
-            yield f"{_count(len(unused), 'picture')} below {root} are in no split, such as {unused[0]}."
+            yield f"{_pictures(len(unused))} in no split, such as {unused[0]}."
     else:
-        yield from _unused_of_folder(dataset, unused)
+        yield from _unused_of_folder(root, read_tables(root))
     yield from _unread(root)
 
 
-def _unused_of_folder(dataset: ZeroShotDataset, unused: list[PurePosixPath]) -> Iterator[str]:
-    classes = read_attributes(dataset.root / "attributes.csv")[0]
-    in_splits = {dataset.classes[label] for label in dataset.labels}
+def _unused_of_folder(root: Path, tables: FolderTables) -> Iterator[str]:
+    """The same where the tables say so; where splits.csv cannot be read, nobody knows."""
+    splits = tables.splits
+    if splits is None:
+        return
+    unused = [file for file in find_images(root) if str(file) not in splits.images]
+    if splits.by_image:
+        if unused:
+            yield f"{_pictures(len(unused))} in no line of splits.csv, such as {unused[0]}; none without one is used."
+        return
     loose = [file for file in unused if len(file.parts) == 1]
     if loose:
-        yield f"{_count(len(loose), 'picture')} lie in no class folder, such as {loose[0]}; none of them is used."
+        used = "it is not used" if len(loose) == 1 else "none of them is used"
+        lie = "lies" if len(loose) == 1 else "lie"
+        yield f"{_count(len(loose), 'picture')} {lie} in no class folder, such as {loose[0]}; {used}."
     folders = Counter(file.parts[-2] for file in unused if len(file.parts) > 1)
+    known = tables.attributes.lines if tables.attributes is not None else folders
     for name, count in folders.items():
         pictures = f"{_count(count, 'picture')} in the folder '{name}' {'is' if count == 1 else 'are'} not used"
-        if name not in classes:
-            near = closest(name, classes) or "; add one."
+        if name not in known:
+            near = closest(name, known) or "; add one."
             yield f"{pictures}: no class '{name}' has a row in attributes.csv{near}"
-        elif name not in in_splits:
-            yield f"{pictures}: no line of splits.csv is for '{name}'."
         else:
-            yield f"{pictures}: splits.csv does not name them."
+            yield f"{pictures}: no line of splits.csv is for '{name}'."
+
+
+def _pictures(count: int) -> str:
+    return f"{_count(count, 'picture')} {'is' if count == 1 else 'are'}"
 
 
 def _unread(root: Path) -> Iterator[str]:
@@ -217,7 +255,7 @@ def _few(dataset: ZeroShotDataset) -> Iterator[str]:
     counts = np.bincount(dataset.labels[dataset.train], minlength=len(dataset.classes))
     few = [dataset.classes[number] for number in dataset.seen if counts[number] < FEW_IMAGES]
     if few:
-        yield f"{_named(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_IMAGES} training images."
+        yield f"{_named(few)} {'has' if len(few) == 1 else 'have'} fewer than {FEW_IMAGES} training images; bring more."
 
 
 def _unlearnable(dataset: ZeroShotDataset) -> Iterator[str]:
@@ -228,21 +266,19 @@ def _unlearnable(dataset: ZeroShotDataset) -> Iterator[str]:
     names = [name for name, one in zip(dataset.attribute_names, alike & differs, strict=True) if one]
     if names:
         named = f"{_named(names, 'attribute')} {'is' if len(names) == 1 else 'are'}"
-        yield f"{named} the same for every seen class, so nothing teaches what it looks like."
+        what = "it looks" if len(names) == 1 else "they look"
+        yield f"{named} the same for every seen class, so nothing teaches what {what} like; choose others."
     useless = [name for name, one in zip(dataset.attribute_names, ~differs, strict=True) if one]
     if useless and len(dataset.classes) > 1:
-        yield f"{_named(useless, 'attribute')} {'is' if len(useless) == 1 else 'are'} the same for all classes."
+        same = f"{_named(useless, 'attribute')} {'is' if len(useless) == 1 else 'are'} the same for all classes"
+        yield f"{same}, which tells none apart; leave {'it' if len(useless) == 1 else 'them'} out."
 
 
-def _scales(dataset: ZeroShotDataset) -> Iterator[str]:
+def _scales(classes: Sequence[str], attributes: FloatArray) -> Iterator[str]:
     """Rows that seem to be in other units, such as per cent beside shares."""
-    largest = np.abs(dataset.attributes).max(axis=1)
+    largest = np.abs(attributes).max(axis=1)
     usual = float(np.median(largest))
-    odd = [
-        name
-        for name, own in zip(dataset.classes, largest, strict=True)
-        if own > LARGER * usual or own < usual / SMALLER
-    ]
+    odd = [name for name, own in zip(classes, largest, strict=True) if own > LARGER * usual or own < usual / SMALLER]
     if odd:
         yield (
             f"the attributes of {_named(odd)} are on another scale than the other rows, whose largest value is about "
@@ -250,15 +286,21 @@ def _scales(dataset: ZeroShotDataset) -> Iterator[str]:
         )
 
 
-def _twins(dataset: ZeroShotDataset) -> Iterator[str]:
+def _twins(classes: Sequence[str], unit: FloatArray) -> Iterator[str]:
     """Classes whose rows are nearly the same."""
-    rows = dataset.unit_attributes
-    away = rows - rows.mean(axis=0)
+    away = unit - unit.mean(axis=0)
     lengths = np.linalg.norm(away, axis=1, keepdims=True)
     away = away / np.maximum(lengths, 1e-12)
-    near = np.triu(away @ away.T > TWINS, k=1) & ~np.triu((rows[:, None] == rows[None]).all(axis=2), k=1)
-    for one, other in np.argwhere(near)[:20]:
-        yield f"classes '{dataset.classes[one]}' and '{dataset.classes[other]}' have nearly the same attributes."
+    near = np.triu(away @ away.T > TWINS, k=1) & ~np.triu((unit[:, None] == unit[None]).all(axis=2), k=1)
+    pairs = np.argwhere(near)
+    for one, other in pairs[:MOST_TWINS]:
+        yield (
+            f"classes '{classes[one]}' and '{classes[other]}' have nearly the same attributes; add one in which they "
+            "differ."
+        )
+    if len(pairs) > MOST_TWINS:
+        more = len(pairs) - MOST_TWINS
+        yield f"{_count(more, 'more pair')} of classes {'has' if more == 1 else 'have'} nearly the same attributes."
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

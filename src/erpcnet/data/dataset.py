@@ -80,10 +80,30 @@ def check_names(names: Sequence[object], what: str, where: str = "") -> None:
 
 @dataclass(frozen=True)
 class ZeroShotDataset:
-    """Images with class labels, a table of class attributes, and who is seen and unseen.
+    """Images with class labels, a table of class attributes, and who is seen and unseen; N instances of C classes.
 
-    `train`, `test_seen` and `test_unseen` index the instances; `boxes` (left, upper, right, lower in pixels of
-    the stored image) is there when an instance is a part of its image, as in aPY.
+    Attributes:
+        name: What tables call it.
+        root: The folder that the paths of images are below.
+        classes: The names of all C classes, seen and unseen.
+        attribute_names: The names of the A attributes.
+        attributes: The table [C, A], whatever its scale; `unit_attributes` has its rows at length 1.
+        image_paths: The file of each of the N instances, below `root`.
+        labels: The class of each instance [N], as a number of `classes`.
+        train: Which instances are trained on; their classes are the seen ones.
+        test_seen: Further instances of seen classes, for the test; there may be none.
+        test_unseen: Instances of the unseen classes.
+        folds: Seen classes parted into training and validation classes, to choose the operating point on.
+        boxes: Left, upper, right and lower [N, 4] in pixels of the image, where an instance is a part of it, as in
+            aPY.
+        extras: What a reader has beside, such as where parts are.
+
+    Raises:
+        InputError: Two parts do not fit each other; the message says which.
+
+    Examples:
+        >>> dataset = read_dataset("data/creatures")
+        >>> dataset.attributes.shape, [dataset.classes[number] for number in dataset.unseen]
     """
 
     name: str
@@ -222,12 +242,12 @@ class ZeroShotDataset:
             raise InputError(f"{self.root}: there is no validation fold {shorten(number)}; it has {len(self.folds)}.")
         fold = self.folds[number]
         rows = self.train[np.isin(self.labels[self.train], fold.train)]
-        train, kept = hold_out(rows, self.labels, holdout, seed)
+        train, held_out = hold_out(rows, self.labels, holdout, seed)
         return replace(
             self,
             name=f"{self.name}-fold{number}",
             train=train,
-            test_seen=kept,
+            test_seen=held_out,
             test_unseen=self.train[np.isin(self.labels[self.train], fold.val)],
             folds=(),
         )
@@ -253,16 +273,16 @@ class ZeroShotDataset:
 
 
 def hold_out(rows: IntArray, labels: IntArray, share: float, seed: int) -> tuple[IntArray, IntArray]:
-    """Part `rows` into (kept, held out), class by class; a class keeps at least one image."""
+    """Part `rows` into (the rest, held out), class by class; of each class one image at least is in the rest."""
     random = np.random.default_rng(seed)
-    kept: list[IntArray] = []
-    held: list[IntArray] = []
+    rest: list[IntArray] = []
+    held_out: list[IntArray] = []
     for label in np.unique(labels[rows]):
         own = random.permutation(rows[labels[rows] == label])
         count = min(round(len(own) * share), len(own) - 1)
-        held.append(own[:count])
-        kept.append(own[count:])
-    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(held))
+        held_out.append(own[:count])
+        rest.append(own[count:])
+    return np.sort(np.concatenate(rest)), np.sort(np.concatenate(held_out))
 
 
 def draw_folds(seen: IntArray, count: int = 3, share: float = 0.25, seed: int = 0) -> tuple[Fold, ...]:

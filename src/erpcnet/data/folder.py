@@ -9,22 +9,76 @@ folds.csv        fold,class                      optional: the validation classe
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from erpcnet.data.dataset import Fold, IntArray, ZeroShotDataset, draw_folds, hold_out
-from erpcnet.data.images import ENDINGS, find_images
-from erpcnet.data.tables import Problems, Table, closest, columns, parse_number, read_table
-from erpcnet.errors import InputError, MissingImagesError, ProblemsError
+from erpcnet.data.dataset import (
+    FloatArray,
+    Fold,
+    IntArray,
+    ZeroShotDataset,
+    check_attribute_row,
+    check_names,
+    draw_folds,
+    hold_out,
+)
+from erpcnet.data.splits import SPLITS, Known, Splits, images_by_class, read_splits
+from erpcnet.data.tables import Problems, Table, closest, collect_table, columns, parse_number
+from erpcnet.errors import InputError, ProblemsError
 from erpcnet.utils.files import write_atomically
 
-SPLITS = ("train", "test_seen", "test_unseen")
 TEST_SHARE = 0.2  # of a seen class's images, where only the unseen classes are named
-
+SHOWN = 5  # problems of a table that is not one of a dataset
 
 EXAMPLE = "EXAMPLE"  # begins the column that `data init` starts with
 HINT = f"{EXAMPLE} striped (0: not at all, 1: very; name your own attributes, as many as you like)"
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """attributes.csv, as far as it can be read.
+
+    Attributes:
+        path: The file.
+        names: Of the attributes.
+        lines: In which each class has its row, whatever is wrong with that.
+        values: The rows of the classes in which nothing is wrong.
+    """
+
+    path: Path
+    names: list[str]
+    lines: dict[str, int]
+    values: dict[str, list[float]]
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is a class, and every one has a row of which all can be read."""
+        return len(self.values) == len(self.lines) > 0
+
+    def matrix(self) -> FloatArray:
+        """The raw table [C, A]."""
+        values = np.asarray(list(self.values.values()), dtype=np.float64).reshape(len(self.values), len(self.names))
+        with np.errstate(over="ignore"):  # what is too large is refused with the dataset
+            return values.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class FolderTables:
+    """What the tables of a folder say, as far as they can be read.
+
+    Attributes:
+        attributes: None if attributes.csv cannot be read.
+        splits: None if splits.csv cannot be read.
+        folds: Names of the validation classes of each fold; None without folds.csv.
+        problems: Everything that is wrong with them: a sentence each.
+    """
+
+    attributes: Attributes | None
+    splits: Splits | None
+    folds: dict[str, list[str]] | None
+    problems: list[str]
 
 
 def read_folder(root: Path) -> ZeroShotDataset:
@@ -33,34 +87,55 @@ def read_folder(root: Path) -> ZeroShotDataset:
     Raises:
         ProblemsError: Something in the tables is wrong; it holds all that is.
     """
-    problems = Problems()
-    classes, attribute_names, attributes = _read_attributes(root / "attributes.csv", problems)
-    index = {name: number for number, name in enumerate(classes)}
-    path = root / "splits.csv"
-    if not path.exists():
-        raise InputError(f"{path} is not there; `erpcnet data init {root}` starts it from a folder of class folders.")
-    table = read_table(path)
-    read = _read_images if "image" in table.header else _read_classes
-    paths, labels, rows = read(root, table, index, problems)
-    folds = _folds(root / "folds.csv", index, np.unique(labels[rows["train"]]), problems)
-    if problems.found:
-        raise ProblemsError(problems.found, f"erpcnet data check {root}")
+    tables = read_tables(root)
+    attributes, splits = tables.attributes, tables.splits
+    if tables.problems or attributes is None or splits is None:
+        raise ProblemsError(tables.problems, f"erpcnet data check {root}")
+    index = {name: number for number, name in enumerate(attributes.lines)}
+    labels = np.asarray([index[name] for name in splits.owners], dtype=np.int64)
+    rows = _rows(splits, labels)
     return ZeroShotDataset(
         name=root.resolve().name,
         root=root,
-        classes=tuple(classes),
-        attribute_names=tuple(attribute_names),
-        attributes=attributes,
-        image_paths=tuple(paths),
+        classes=tuple(index),
+        attribute_names=tuple(attributes.names),
+        attributes=attributes.matrix(),
+        image_paths=tuple(splits.paths),
         labels=labels,
-        folds=folds,
+        folds=_folds(tables.folds, index, np.unique(labels[rows["train"]])),
         extras={"parts": root / "parts.csv"} if (root / "parts.csv").is_file() else {},
         **rows,
     )
 
 
+def read_tables(root: Path) -> FolderTables:
+    """Read attributes.csv, splits.csv and folds.csv; what is wrong in one does not hide what is in the others.
+
+    Args:
+        root: The folder.
+
+    Returns:
+        What they say, and everything that is wrong with them.
+
+    Examples:
+        >>> for problem in read_tables(Path("photos")).problems:
+        ...     print(problem)
+    """
+    problems = Problems()
+    attributes = _read_attributes(root / "attributes.csv", problems)
+    if attributes is not None:
+        _check_lengths(attributes, problems)
+    known = None if attributes is None else attributes.lines
+    splits = read_splits(root, known, problems)
+    folds = _read_folds(root / "folds.csv", known, splits, problems)
+    return FolderTables(attributes, splits, folds, problems.found)
+
+
 def init_folder(root: Path) -> tuple[Path, Path]:
-    """Start attributes.csv and splits.csv from a folder of class folders; neither is overwritten."""
+    """Start attributes.csv and splits.csv, or that of the two which is not there, from a folder of class folders.
+
+    Neither is overwritten.
+    """
     if not root.is_dir():
         raise InputError(f"{root} is not a folder.")
     found = images_by_class(root)
@@ -72,13 +147,15 @@ def init_folder(root: Path) -> tuple[Path, Path]:
     splits = ["class,split", *(f"{_quoted(name)},seen" for name in sorted(found))]
     targets = root / "attributes.csv", root / "splits.csv"
     contents = [("\n".join(table) + "\n").encode() for table in (lines, splits)]
+    there = [target for target in targets if target.exists()]
     for target, content in zip(targets, contents, strict=True):
         # Or as this command leaves it, if it was killed on the way.
-        if target.exists() and not (target.is_file() and target.read_bytes() == content):
+        if len(there) == 2 and not (target.is_file() and target.read_bytes() == content):
             raise InputError(f"{target} is there already; it is left as it is.")
     try:
         for target, content in zip(targets, contents, strict=True):
-            write_atomically(target, content)
+            if target not in there:
+                write_atomically(target, content)
     except OSError as error:
         raise InputError(f"{root} cannot be written to ({error.strerror}).") from None
     return targets
@@ -88,187 +165,171 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"' if any(mark in name for mark in ',;"\n') else name
 
 
-Images = tuple[list[str], IntArray, dict[str, IntArray]]
+def _rows(splits: Splits, labels: IntArray) -> dict[str, IntArray]:
+    """The rows of each split; where lines are of classes, those of the seen ones are split alike every time."""
+    rows = {split: np.asarray(numbers, dtype=np.int64) for split, numbers in splits.rows.items()}
+    if splits.by_image:
+        return {split: rows.get(split, np.zeros(0, dtype=np.int64)) for split in SPLITS}
+    train, test_seen = hold_out(rows["seen"], labels, TEST_SHARE, seed=0)
+    return {"train": train, "test_seen": test_seen, "test_unseen": rows["unseen"]}
 
 
-def _read_images(root: Path, table: Table, index: dict[str, int], problems: Problems) -> Images:
-    """A line per image. Returns paths, labels and the rows of each split."""
-    paths: list[str] = []
-    labels: list[int] = []
-    missing: list[str] = []
-    rows: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for line, (image, class_name, split) in columns(table, ("image", "class", "split"), problems):
-        where = table.where(line)
-        known = _check_class(class_name, index, where, root, problems)
-        if split not in rows:
-            problems.add(where, f"split '{split}' is none of {', '.join(SPLITS)}{closest(split, SPLITS)}")
-            continue
-        inside = PurePosixPath(image.replace("\\", "/"))
-        if inside.is_absolute() or ".." in inside.parts:
-            problems.add(where, f"'{image}' leaves the folder; paths are relative to {root} and stay inside.")
-            continue
-        file = _locate(root, inside)
-        if file is None:
-            missing.append(image)
-        elif known:
-            rows[split].append(len(paths))
-            paths.append(file)
-            labels.append(index[class_name])
-    if missing and not problems.found:
-        raise MissingImagesError(root, missing)
-    problems.found += [f"{table.path}: image '{image}' is not there." for image in missing]
-    if not paths and not problems.found:
-        raise InputError(f"{table.path} names no image; it needs a line image,class,split for each.")
-    return paths, np.asarray(labels, dtype=np.int64), {k: np.asarray(v, dtype=np.int64) for k, v in rows.items()}
+def _folds(named: dict[str, list[str]] | None, index: dict[str, int], seen: IntArray) -> tuple[Fold, ...]:
+    if named is None:
+        return draw_folds(seen)
+    vals = [np.unique(np.asarray([index[name] for name in names], dtype=np.int64)) for names in named.values()]
+    return tuple(Fold(train=np.setdiff1d(seen, val), val=val) for val in vals)
 
 
-def _read_classes(root: Path, table: Table, index: dict[str, int], problems: Problems) -> Images:
-    """A line per class; the images of a seen class are split for training and test, alike every time."""
-    found = images_by_class(root)
-    paths: list[str] = []
-    labels: list[int] = []
-    seen: list[int] = []
-    unseen: list[int] = []
-    for line, (class_name, split) in columns(table, ("class", "split"), problems):
-        where = table.where(line)
-        known = _check_class(class_name, index, where, root, problems)
-        if split not in ("seen", "unseen"):
-            problems.add(where, f"split '{split}' is neither 'seen' nor 'unseen'.")
-        elif split == "seen" and not found.get(class_name):
-            near = closest(class_name, found)
-            problems.add(where, f"there is no image in a folder '{class_name}' below {root}{near or '.'}")
-        elif known:
-            for file in found.get(class_name, []):
-                (seen if split == "seen" else unseen).append(len(paths))
-                paths.append(file)
-                labels.append(index[class_name])
-    label_array = np.asarray(labels, dtype=np.int64)
-    if not seen:
-        if not problems.found:
-            raise InputError(f"{table.path} names no seen class, so there is nothing to learn from.")
-        return [], label_array, {split: np.zeros(0, dtype=np.int64) for split in SPLITS}
-    train, test_seen = hold_out(np.asarray(seen, dtype=np.int64), label_array, TEST_SHARE, seed=0)
-    rows = {"train": train, "test_seen": test_seen, "test_unseen": np.asarray(unseen, dtype=np.int64)}
-    return paths, label_array, rows
-
-
-def _check_class(name: str, index: dict[str, int], where: str, root: Path, problems: Problems) -> bool:
-    """Whether a class has attributes."""
-    if name not in index:
-        near = closest(name, index) or "; add one with its attributes."
-        problems.add(where, f"class '{name}' has no row in {root / 'attributes.csv'}{near}")
-    return name in index
-
-
-def _locate(root: Path, inside: PurePosixPath) -> str | None:
-    """The file that a line means, which may have another image ending; None if there is none."""
-    try:
-        if (root / inside).is_file():
-            return str(inside)
-        others = [inside.with_suffix(ending) for ending in ENDINGS]
-        return next((str(other) for other in others if (root / other).is_file()), None)
-    except PermissionError as error:
-        raise InputError(f"{root / inside} may not be read ({error.strerror}).") from None
-    except (OSError, ValueError):  # a name that no file can have
-        return None
-
-
-def images_by_class(root: Path) -> dict[str, list[str]]:
-    """Images by the folder they lie in."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for file in find_images(root):
-        if len(file.parts) > 1:
-            found[file.parts[-2]].append(str(file))
-    return found
-
-
-def read_attributes(path: Path) -> tuple[list[str], list[str], np.ndarray]:
+def read_attributes(path: Path) -> tuple[list[str], list[str], FloatArray]:
     """Class names, attribute names and the raw table of a file like `attributes.csv`.
 
     Raises:
-        ProblemsError: Something in it is wrong; it holds all that is.
+        InputError: Something in it is wrong; it tells the first few things that are.
     """
     problems = Problems()
     found = _read_attributes(path, problems)
-    if problems.found:
-        raise ProblemsError(problems.found, "erpcnet data check")
+    if problems.found or found is None:
+        more = len(problems.found) - SHOWN
+        rest = [f"And {more} more {'problem' if more == 1 else 'problems'}."] if more > 0 else []
+        raise InputError(" ".join([*problems.found[:SHOWN], *rest]))
+    return list(found.lines), found.names, found.matrix()
+
+
+def _read_attributes(path: Path, problems: Problems) -> Attributes | None:
+    table = collect_table(path, problems)
+    if table is None:
+        return None
+    table = _with_header(table, problems)
+    if len(table.header) < 2:
+        return None
+    place = table.header.index("class") if "class" in table.header else 0
+    names, rows = [*table.header[:place], *table.header[place + 1 :]], table.rows
+    _check_attribute_names(names, place, table, problems)
+    found = Attributes(path, names, {}, {})
+    for number, line in rows:
+        name = line[place] if place < len(line) else ""
+        row = _row(name, [*line[:place], *line[place + 1 :]], found, table, number, problems)
+        if row is not None:
+            found.values[name] = row
+        if name:
+            found.lines.setdefault(name, number)
+    if not rows:
+        problems.tell(f"{path} has no class; it needs a row with attributes for each.")
     return found
 
 
-def _read_attributes(path: Path, problems: Problems) -> tuple[list[str], list[str], np.ndarray]:
-    table = read_table(path)
-    if len(table.header) < 2 or table.header[0] != "class":
-        raise InputError(
-            f"{path}: the first line must be 'class' and the attributes' names, separated by commas; "
-            f"it is '{','.join(table.header)[:100]}'."
-        )
-    names = table.header[1:]
-    _check_names(names, path, problems)
-    classes: dict[str, int] = {}
-    rows: list[list[float]] = []
-    for number, line in table.rows:
-        name, where = line[0], table.where(number)
-        if not name:
-            problems.add(where, "the column 'class' is empty.")
-        elif len(line) != len(names) + 1:
-            comma = " (a number like 0,5 takes quotes, or semicolons between values)" if table.delimiter == "," else ""
-            problems.add(
-                where, f"class '{name}' has {len(line) - 1} values, but there are {len(names)} attributes{comma}."
-            )
-        elif name in classes:
-            problems.add(where, f"class '{name}' has a row already, in line {classes[name]}; keep one.")
-        else:
-            rows.append(_row(line[1:], names, where, problems))
-        classes.setdefault(name, number)
-    if not classes:
-        raise InputError(f"{path} has no class; it needs a row with attributes for each.")
-    values = np.asarray(rows, dtype=np.float64).reshape(len(rows), len(names))
-    with np.errstate(over="ignore"):  # what is too large is refused with the dataset
-        return [name for name in classes if name], names, values.astype(np.float32)
+def _with_header(table: Table, problems: Problems) -> Table:
+    """The table with the header that it has: `class` and the attributes' names; anything but that in line 1 is told."""
+    header = table.header
+    if len(header) > 1 and header[0] == "class":
+        return table
+    other = next((row for row in table.rows if row[1][0] == "class" and "class" not in header), None)
+    stands = f"; line {other[0]} seems to be it" if other else ""
+    problems.add(
+        table.where(table.first),
+        "the first line must be 'class' and the attributes' names, separated by commas; it is "
+        f"'{table.shown_header()}'{stands}.",
+    )
+    rows = [(table.first, header), *table.rows]
+    if other is not None:  # as after sorting
+        return replace(table, header=other[1], rows=[row for row in rows if row is not other], first=other[0])
+    if "class" not in header and any(parse_number(name) is not None for name in header[1:]):  # it is a row
+        return replace(table, header=["class", *(f"column {n}" for n in range(2, len(header) + 1))], rows=rows)
+    return table
 
 
-def _check_names(names: list[str], path: Path, problems: Problems) -> None:
+def _check_attribute_names(names: list[str], place: int, table: Table, problems: Problems) -> None:
+    """Names of attributes; `place` is where the column of the classes stands among them."""
+    where = table.where(table.first)
     first: dict[str, int] = {}
-    for place, name in enumerate(names, start=2):
+    for number, name in enumerate(names):
+        column = number + 1 + (number >= place)
         if not name:
-            problems.add(f"{path}, line 1", f"column {place} has no name; every attribute needs one.")
+            problems.add(where, f"column {column} has no name; every attribute needs one.")
         elif name in first:
-            problems.add(
-                f"{path}, line 1", f"attribute '{name}' stands in columns {first[name]} and {place}; keep one."
-            )
+            problems.add(where, f"attribute '{name}' stands in columns {first[name]} and {column}; keep one.")
         elif name.startswith(EXAMPLE):
             problems.add(
-                f"{path}, line 1",
+                where,
                 "the example column is still there; name your attributes in the first line, a column each, and give "
                 "every class a value for each.",
             )
-        first.setdefault(name, place)
+        else:
+            _check_name(name, "attribute", where, problems)
+        first.setdefault(name, column)
 
 
-def _row(texts: list[str], names: list[str], where: str, problems: Problems) -> list[float]:
-    values = []
-    for text, name in zip(texts, names, strict=True):
-        value = parse_number(text)
-        if value is None and not name.startswith(EXAMPLE):
-            problems.add(where, f"attribute '{name}' is '{text[:40]}'; it must be a finite number.")
-        values.append(value or 0.0)
-    return values
+def _check_name(name: str, what: str, where: str, problems: Problems) -> None:
+    try:
+        check_names([name], what, f"{where}: ")
+    except InputError as error:
+        problems.tell(str(error))
 
 
-def _folds(path: Path, index: dict[str, int], seen: IntArray, problems: Problems) -> tuple[Fold, ...]:
+def _row(
+    name: str, texts: list[str], found: Attributes, table: Table, line: int, problems: Problems
+) -> list[float] | None:
+    """The values of a class; None if something is wrong with its line."""
+    where, before = table.where(line), len(problems.found)
+    if not name:
+        problems.add_empty(where, "class")
+        return None
+    if name in found.lines:
+        problems.add(where, f"class '{name}' has a row already, in line {found.lines[name]}; keep one.")
+        return None
+    _check_name(name, "class", where, problems)
+    if len(texts) != len(found.names):
+        comma = " (a number like 0,5 takes quotes, or semicolons between values)" if table.delimiter == "," else ""
+        count = f"{len(texts)} values, but there are {len(found.names)} attributes"
+        problems.add(where, f"class '{name}' has {count}{comma}.")
+        return None
+    row = [parse_number(text) for text in texts]
+    for attribute, text, value in zip(found.names, texts, row, strict=True):
+        if value is None and not attribute.startswith(EXAMPLE):
+            said = f"'{text[:40]}'" if text else "empty"
+            problems.add(where, f"attribute '{attribute}' is {said}; it must be a finite number, such as 0.5 or 50 %.")
+    numbers = [value for value in row if value is not None]
+    return numbers if len(numbers) == len(row) and len(problems.found) == before else None
+
+
+def _check_lengths(attributes: Attributes, problems: Problems) -> None:
+    """Take out, and tell, rows that cannot be brought to length 1."""
+    for name, row in list(attributes.values.items()):
+        try:
+            check_attribute_row(np.asarray(row), name, f"{attributes.path}, line {attributes.lines[name]}: ")
+        except InputError as error:
+            del attributes.values[name]
+            problems.tell(str(error))
+
+
+def _read_folds(path: Path, known: Known, splits: Splits | None, problems: Problems) -> dict[str, list[str]] | None:
+    """Names of the validation classes of each fold; None without the file."""
     if not path.exists() and not path.is_symlink():  # a link to nothing is told, not passed over
-        return draw_folds(seen)
-    table = read_table(path)
-    held: dict[str, list[int]] = {}
+        return None
+    held: dict[str, list[str]] = defaultdict(list)
+    table = collect_table(path, problems)
+    if table is None:
+        return held
     for line, (fold, name) in columns(table, ("fold", "class"), problems):
-        if index.get(name, -1) not in seen:
-            names = [known for known, number in index.items() if number in seen]
-            near = closest(name, names) or "."
+        if not name:
+            if name is not None:
+                problems.add_empty(table.where(line), "class")
+        elif _may_be_seen(name, known, splits):
+            held[fold or ""].append(name)
+        else:
+            names = [one for one in known or () if _may_be_seen(one, known, splits)]
+            near = closest(name, names) or "; a validation class is one that is trained on, but for its fold."
             problems.add(table.where(line), f"class '{name}' is not one of the seen classes{near}")
-            continue
-        held.setdefault(fold, []).append(index[name])
-    vals = [np.unique(np.asarray(val, dtype=np.int64)) for val in held.values()]
-    if any(len(val) == len(seen) for val in vals):
-        problems.add(str(path), "a fold holds every seen class, so none is left to train on.")
-        return ()
-    return tuple(Fold(train=np.setdiff1d(seen, val), val=val) for val in vals)
+    for fold, names in held.items():
+        if splits is not None and splits.whole and set(names) == set(splits.seen):
+            problems.add(str(path), f"fold '{fold}' holds every seen class, so none is left to train on; take one out.")
+    return held
+
+
+def _may_be_seen(name: str, known: Known, splits: Splits | None) -> bool:
+    """Whether a class is a seen one, as far as the other tables could be read."""
+    if splits is not None and splits.whole and splits.seen:
+        return name in splits.seen
+    lines = set() if splits is None else set(splits.lines.get(name, ()))
+    return (known is None or name in known) and not (lines and lines <= {"unseen", "test_unseen"})

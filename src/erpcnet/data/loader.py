@@ -133,12 +133,18 @@ class ImageLoader:
         for crop in tta_crops(centre.boxes, self.settings.test_crops, find_objects):
             yield self._batches(centre.shown_as(crop), batch_size)
 
-    def some_random(self, rows: Tensor, augment: Tensor, generator: torch.Generator) -> Batch:
-        """One batch of the rows [N], as random crops where `augment` [N] says so and as centre crops elsewhere."""
+    def some_random(
+        self, rows: Tensor, augment: Tensor, generator: torch.Generator, part: slice | None = None
+    ) -> Batch:
+        """One batch of the rows [N], as random crops where `augment` [N] says so and as centre crops elsewhere.
+
+        Of a `part` alone the images are cut, while all crops are drawn.
+        """
         random, centre = self._random(rows, generator), self._centre(rows)
         augment = augment.to(self.device)
         boxes = torch.where(augment[:, None], random.boxes, centre.boxes)
-        return Batch(self._cut(Crops(rows, boxes, random.flip & augment)), rows)
+        crops = Crops(rows, boxes, random.flip & augment).take(part or slice(None))
+        return Batch(self._cut(crops), crops.rows)
 
     def _random(self, rows: Tensor, generator: torch.Generator) -> Crops:
         boxes = random_boxes(self._shapes[rows], generator, self.settings.crop_scale)

@@ -13,7 +13,20 @@ from erpcnet.utils.files import as_path
 
 
 def read_dataset(root: str | Path) -> ZeroShotDataset:
-    """Read the dataset in a folder, whatever its format."""
+    """Read the dataset in a folder, whatever its format.
+
+    Args:
+        root: A folder with attributes.csv (one's own data) or att_splits.mat (CUB, SUN, AwA2, aPY).
+
+    Returns:
+        The dataset, checked; images are opened when they are needed.
+
+    Raises:
+        InputError: There is no such folder, it holds something else, or its files do not fit each other.
+
+    Examples:
+        >>> read_dataset("data/creatures").fingerprint()
+    """
     root = as_path(root, "the dataset")
     if not root.is_dir():
         raise InputError(f"{root} is not a folder; give --dataset the folder of a dataset.")

@@ -23,9 +23,17 @@ class Problems:
 
     found: list[str] = field(default_factory=list)
 
+    def tell(self, sentence: str) -> None:
+        """One more, in a sentence that says where it is."""
+        self.found.append(sentence)
+
     def add(self, where: str, what: str) -> None:
         """One more: where it is, and a sentence on it."""
-        self.found.append(f"{where}: {what}")
+        self.tell(f"{where}: {what}")
+
+    def add_empty(self, where: str, column: str) -> None:
+        """One more: a line in which a column that it needs is empty."""
+        self.add(where, f"the column '{column}' is empty; fill it in, or take the line out.")
 
 
 @dataclass(frozen=True)
@@ -37,16 +45,22 @@ class Table:
         header: Its first row.
         rows: The others, each with its line number; empty ones are left out.
         delimiter: What separates values.
+        first: The line number of the header.
     """
 
     path: Path
     header: list[str]
     rows: list[tuple[int, list[str]]]
     delimiter: str
+    first: int = 1
 
     def where(self, line: int) -> str:
         """What a complaint about a line begins with."""
         return f"{self.path}, line {line}"
+
+    def shown_header(self) -> str:
+        """The first row in a complaint."""
+        return ",".join(self.header)[:100]
 
 
 def read_table(path: Path) -> Table:
@@ -63,9 +77,21 @@ def read_table(path: Path) -> Table:
         reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
         rows = [(reader.line_num, [value.strip() for value in line]) for line in reader]
     except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: it is no CSV file ({error}).") from None
+        raise InputError(
+            f"{path}, line {reader.line_num}: it is no CSV file ({error}); perhaps a quote is left open: close it, "
+            "or save the table as CSV again."
+        ) from None
     filled = [(number, line) for number, line in rows if any(line)]
-    return Table(path, filled[0][1] if filled else [], filled[1:], delimiter)
+    return Table(path, filled[0][1], filled[1:], delimiter, filled[0][0]) if filled else Table(path, [], [], delimiter)
+
+
+def collect_table(path: Path, problems: Problems) -> Table | None:
+    """The table as `read_table` reads it; None if it cannot be read, which is one of the problems then."""
+    try:
+        return read_table(path)
+    except InputError as error:
+        problems.tell(str(error))
+        return None
 
 
 def _read_text(path: Path) -> str:
@@ -115,27 +141,64 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{folded[close[0]]}'?" if close else ""
 
 
-def columns(table: Table, names: Sequence[str], problems: Problems) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line number and the asked columns of every row; the first of them must be there, and stand there once.
+def columns(table: Table, names: Sequence[str], problems: Problems) -> Iterator[tuple[int, tuple[str | None, ...]]]:
+    """The asked columns of every row; the first of them must be filled, and hold nothing twice.
 
-    Raises:
-        InputError: A column is missing.
+    A header that misses columns is told. One of as many columns as are asked for is then taken by its order, so that
+    the rows are read nevertheless.
+
+    Args:
+        table: Of which rows are read.
+        names: The columns; what `fold` holds may stand in many rows.
+        problems: Collects what is wrong.
+
+    Yields:
+        Line number and values of a row, None for a column that is not there.
     """
-    missing = [name for name in names if name not in table.header]
-    if missing:
-        raise InputError(
-            f"{table.path}: the first line has no column '{missing[0]}'; it must name {','.join(names)}, separated by "
-            "commas."
-        )
-    places = [table.header.index(name) for name in names]
+    places, rows = _places(table, names, problems), table.rows
+    if not any(name in table.header for name in names):
+        below = [row for row in rows if row[1] != list(names)]  # where sorting has put the header
+        rows = [(table.first, table.header), *below] if len(below) < len(rows) or _is_row(table) else rows
+    if not any(place is not None for place in places):
+        return
     lines: dict[str, int] = {}
-    for number, line in table.rows:
-        values = tuple(line[place] if place < len(line) else "" for place in places)
+    for number, line in rows:
+        values = tuple(None if place is None else line[place] if place < len(line) else "" for place in places)
         key = values[0]
-        if not key:
-            problems.add(table.where(number), f"the column '{names[0]}' is empty.")
+        if key == "":
+            problems.add_empty(table.where(number), names[0])
         elif names[0] != "fold" and key in lines:
             problems.add(table.where(number), f"'{key}' stands in line {lines[key]} already; keep one.")
         else:
-            lines[key] = number
+            if key is not None:
+                lines[key] = number
             yield number, values
+
+
+def _places(table: Table, names: Sequence[str], problems: Problems) -> list[int | None]:
+    """Where the columns stand; None for those that are not there."""
+    header, where = table.header, table.where(table.first)
+    missing = [name for name in names if name not in header]
+    if missing:
+        quoted = ", ".join(f"'{name}'" for name in missing)
+        problems.add(
+            where,
+            f"there is no column {quoted}; the first line must name {','.join(names)}, separated by commas, and is "
+            f"'{table.shown_header()}'.",
+        )
+    for name in names:
+        if header.count(name) > 1:
+            problems.add(where, f"the column '{name}' is there {header.count(name)} times; keep one.")
+    by_order = len(header) == len(names)
+    return [
+        header.index(name) if name in header else place if by_order and header[place] not in names else None
+        for place, name in enumerate(names)
+    ]
+
+
+def _is_row(table: Table) -> bool:
+    """Whether the first line is no header, but holds a value that stands below it again."""
+    return any(
+        name and any(place < len(line) and line[place] == name for _, line in table.rows)
+        for place, name in enumerate(table.header)
+    )

@@ -181,8 +181,8 @@ def learning_curve(config: Config, dataset: ZeroShotDataset, draws: int = 3) -> 
                 if of == "pictures":
                     rows, _ = hold_out(dataset.train, dataset.labels, 1 - share, seed=config.seed + draw)
                 else:
-                    kept = random.permutation(dataset.seen)[: max(2, round(share * len(dataset.seen)))]
-                    rows = dataset.train[np.isin(of_images, kept)]
+                    some = random.permutation(dataset.seen)[: max(2, round(share * len(dataset.seen)))]
+                    rows = dataset.train[np.isin(of_images, some)]
                 tried.append(t1(rows))
             found.append(LearningPoint(of, share, float(np.mean(tried)), float(np.std(tried))))
         found.append(LearningPoint(of, 1.0, whole, 0.0))
@@ -303,7 +303,7 @@ def _key(config: Config, dataset: ZeroShotDataset) -> str:
     backbone = config.model.backbone
     weights = Path(backbone.weights)
     stamp: Sequence[object] = (weights.stat().st_size, weights.stat().st_mtime_ns) if weights.is_file() else ()
-    told = (
+    decides = (
         backbone.name,
         weights.name,
         *stamp,
@@ -312,7 +312,7 @@ def _key(config: Config, dataset: ZeroShotDataset) -> str:
         config.model.pooling,
         fingerprint(dataset, config.data.stored_size),
     )
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:20]
+    return hashlib.sha256(repr(decides).encode()).hexdigest()[:20]
 
 
 def _write(path: Path, features: npt.NDArray[np.float32]) -> None:

@@ -149,16 +149,16 @@ class _Answers(NamedTuple):
         """U [P] and S [P]."""
         return accuracies(self.seen.best, self.seen.labels, self.unseen.best, self.unseen.labels, deltas)
 
-    def among(self, kept: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:
+    def among(self, seen_classes: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:
         """U [P] and S [P] if there were only these seen classes, and images of them."""
-        columns = torch.isin(self.seen.classes, kept) | ~self.seen.is_seen
+        columns = torch.isin(self.seen.classes, seen_classes) | ~self.seen.is_seen
         numbers, is_seen = self.seen.classes[columns], self.seen.is_seen[columns]
 
         def best(logits: Tensor) -> StackedLogits:
             found = stack(logits[:, columns], is_seen)
             return StackedLogits(numbers[found.best_seen], numbers[found.best_unseen], found.gap)
 
-        rows = torch.isin(self.seen.labels, kept)
+        rows = torch.isin(self.seen.labels, seen_classes)
         of_seen, of_unseen = best(self.seen.logits[rows]), best(self.unseen.logits)
         return accuracies(of_seen, self.seen.labels[rows], of_unseen, self.unseen.labels, deltas)
 
@@ -174,7 +174,7 @@ def _slope(answers: _Answers, deltas: Tensor) -> float:
     for count in counts:
         means = torch.zeros_like(deltas)
         for _ in range(DRAWS):
-            kept = classes[torch.randperm(len(classes), generator=generator)[:count].to(classes.device)]
-            means += harmonic_means(*answers.among(kept, deltas)) / DRAWS
+            some = classes[torch.randperm(len(classes), generator=generator)[:count].to(classes.device)]
+            means += harmonic_means(*answers.among(some, deltas)) / DRAWS
         middles.append(plateau(deltas, means))
     return max(0.0, float(np.polyfit(np.log([len(classes), *counts]), middles, 1)[0]))

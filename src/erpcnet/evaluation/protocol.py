@@ -33,12 +33,39 @@ class PlainerMetrics(NamedTuple):
 class Metrics:
     """What `metrics.json` holds: accuracies and areas as shares of 1.
 
-    `ece` is the expected calibration error of the confidence among the unseen classes, where `mean_steps` are taken,
-    `ece_all` and `mean_steps_all` are the same among all classes. Without test images of seen classes those, u, s, h
-    and ausuc are None. `crops` and `hubness` say with how many crops of each image, and with which strength of the
-    hubness correction. `auroc_unknown` is the AUROC of rejection: half of the unseen classes are no candidates, then
-    the other half. `plainer` are the figures of the same network without test-time augmentation, hubness correction, or
-    both, where the run has them, each at an operating point of its own. `unseen_classes` is how many T1 is over.
+    Without test images of seen classes u, s, h, ausuc, ece_all and mean_steps_all are None.
+
+    Attributes:
+        t1: Images of unseen classes among the unseen classes, as a mean over classes.
+        t1_per_image: The same as a share of the images.
+        ece: The expected calibration error of the confidence among the unseen classes.
+        u: Images of unseen classes among all classes, as a mean over classes.
+        s: Images of seen classes among all classes.
+        h: The harmonic mean of u and s.
+        ausuc: The area under the curve of u and s over all delta.
+        ece_all: The expected calibration error among all classes.
+        delta: Of the operating point.
+        sigma: Of the operating point; infinite where nothing stops.
+        temperature: Of the operating point, among the unseen classes.
+        temperature_all: The same among all classes.
+        mean_steps: Steps over the images of unseen classes, among the unseen classes.
+        mean_steps_all: Steps over all images, among all classes.
+        crops: How many crops of an image answered together.
+        hubness: The strength of the hubness correction.
+        protocol: How the operating point was chosen.
+        seed: Of the run.
+        variant: Of the network.
+        dataset: Its name.
+        t1_by_step: T1 after each step, nobody stopping.
+        t1_global: T1 after the glance.
+        auroc_unknown: The AUROC of rejection: half of the unseen classes are no candidates, then the other half.
+        plainer: The figures of the same network without test-time augmentation, hubness correction, or both, where the
+            run has them, each at an operating point of its own.
+        unseen_classes: How many classes T1 is over.
+
+    Examples:
+        >>> metrics = train_run(load_config("creatures"), "data/creatures", "runs/mine")
+        >>> f"T1 {metrics.t1:.1%}, H {metrics.h:.1%}, after {metrics.mean_steps:.1f} steps"
     """
 
     t1: float

@@ -17,7 +17,7 @@ from torch import Tensor
 from erpcnet.data.dataset import IntArray
 from erpcnet.evaluation.attributes import attribute_auc
 from erpcnet.evaluation.rollouts import EvaluationRollouts
-from erpcnet.model.scoring import stack_logits
+from erpcnet.model.scoring import largest_logit
 
 KEPT = 0.95  # of the images of known classes, the share that the threshold keeps
 
@@ -95,4 +95,4 @@ def _scores(fold: EvaluationRollouts, sigma: float, delta: float) -> tuple[Tenso
 def _largest(fold: EvaluationRollouts, split: Any, classes: IntArray, sigma: float, delta: float) -> Tensor:
     final = fold.score(split, classes).stopped(sigma).final
     is_seen = torch.from_numpy(np.isin(classes, fold.dataset.seen)).to(final.device)
-    return stack_logits(final, is_seen, delta).amax(dim=1).double()
+    return largest_logit(final, is_seen, delta).double()

@@ -33,6 +33,10 @@ class GZSLMetrics:
         delta_best: The delta that has it, no less than 0.
         ausuc: The area under the curve of u and s over all delta.
         per_class: The accuracy of each class among all, at `delta`, by its column.
+
+    Examples:
+        >>> found = gzsl_metrics(scores, labels, seen)
+        >>> f"H {found.h:.1%}, at best {found.h_best:.1%}, with delta {found.delta_best:.2f}"
     """
 
     t1: float

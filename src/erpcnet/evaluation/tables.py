@@ -21,24 +21,29 @@ def print_metrics(rows: Sequence[dict[str, Any]], title: str) -> None:
 def metrics_table(rows: Sequence[dict[str, Any]], title: str | None = None) -> Table:
     """The table that `print_metrics` prints."""
     protocols = " and ".join(sorted({row["protocol"] for row in rows}))
-    shares = {row["hubness"] for row in rows}
+    extras = [_extras(row) for row in rows]
     # There is little room: what is the same for all stands below them.
-    alike = f"; hubness {rows[0]['hubness']:g}" if len(shares) == 1 and any(shares) else ""
-    caption = f"per cent; sigma and delta: {protocols}; steps: of unseen classes, of all{alike}"
+    alike = [extra for extra in extras[0] if all(extra in others for others in extras)]
+    caption = "; ".join([f"per cent; sigma and delta: {protocols}; steps: of unseen classes, of all", *alike])
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     percent = {"t1": "T1", "ece": "ECE", "u": "U", "s": "S", "h": "H", "ausuc": "AUSUC"}
     table.add_column("variant", overflow="fold")  # in a narrow terminal a name takes two lines, and no figure is cut
-    several = any(row["crops"] > 1 for row in rows)
-    for name in (*percent.values(), "steps", "of all", "sigma", "delta", *(["crops"] if several else [])):
+    for name in (*percent.values(), "steps", "of all", "sigma", "delta"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
+    for row, own in zip(rows, extras, strict=True):
         sigma = "never" if row["sigma"] is None else f"{row['sigma']:.2f}"
         figures = ["" if row[name] is None else f"{100 * row[name]:.1f}" for name in percent]
         steps = [f"{row['mean_steps']:.2f}", "" if row["mean_steps_all"] is None else f"{row['mean_steps_all']:.2f}"]
         delta = f"{row['delta']:.2f}"
-        own = f", hubness {row['hubness']:g}" if row["hubness"] and not alike else ""
-        table.add_row(row["variant"] + own, *figures, *steps, sigma, delta, *([str(row["crops"])] if several else []))
+        name = ", ".join([row["variant"], *(extra for extra in own if extra not in alike)])
+        table.add_row(name, *figures, *steps, sigma, delta)
     return table
+
+
+def _extras(row: dict[str, Any]) -> list[str]:
+    """What the figures owe to more than the network and one look at each image."""
+    crops = [f"{row['crops']} crops"] if row["crops"] > 1 else []
+    return crops + ([f"hubness {row['hubness']:g}"] if row["hubness"] else [])
 
 
 FEW = 3  # unseen classes among which an answer says little
@@ -51,7 +56,7 @@ def print_choices(metrics: dict[str, Any], validation: Validation | None) -> Non
         metrics: Of the test images, at the delta that was used.
         validation: What the run's operating point was chosen by; None if it was given.
     """
-    tell = Console(highlight=False, soft_wrap=True).print
+    tell = Console(highlight=False).print
     if metrics["unseen_classes"] < FEW:
         classes = "one unseen class" if metrics["unseen_classes"] == 1 else "two unseen classes"
         tell(f"\nWith {classes} T1 says little: a guess is often right.")

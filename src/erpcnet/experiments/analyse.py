@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from erpcnet.config import TestCrops
 from erpcnet.data import ZeroShotDataset
@@ -24,7 +27,11 @@ from erpcnet.experiments.analysis import (
     embed,
     failures,
     follow,
+    quickest,
     thresholds,
+    was_lost,
+    was_right_at_once,
+    was_won,
 )
 from erpcnet.experiments.attribute_places import attribute_places
 from erpcnet.experiments.diagnosis import (
@@ -36,15 +43,17 @@ from erpcnet.experiments.diagnosis import (
     seen_records,
 )
 from erpcnet.experiments.page import Block, Page, Picture, Section, Slider, Table
-from erpcnet.inference.drawing import draw_localities
+from erpcnet.inference.classifier import ZeroShotClassifier
 from erpcnet.inference.examples import load_picture
 from erpcnet.inference.loading import load
+from erpcnet.inference.prediction import Prediction
 from erpcnet.model.scoring import OperatingPoint
 from erpcnet.model.selection import default_order
 from erpcnet.utils.files import output_file, write_atomically
 from erpcnet.utils.runtime import Runtime
 
-SHOWN = 6  # pictures of failures
+SHOWN = 6  # pictures of a kind
+TRIED = 24  # images of a kind that are predicted again, of which those are shown
 LISTED = 10  # classes, attributes, pairs
 DELTAS = 101  # at which a person can look
 PAGE, HTML = "analysis.md", "analysis.html"
@@ -57,8 +66,10 @@ WRITTEN = (
     "seen-unseen.png",
     "steps.png",
     "thresholds.png",
-    "failures.png",
+    "glance.png",
+    "won.png",
     "lost.png",
+    "failures.png",
     "embeddings.png",
 )
 
@@ -94,7 +105,7 @@ def analyse_run(
     ]
     if opened.network.steps:
         sections += [_steps(rollouts, metrics, found, out), _threshold(rollouts, point, out)]
-        sections += [_failures(run, rollouts, failures(found), test_crops, out)]
+        sections += [_what_localities_change(run, rollouts, found, test_crops, out)]
     sections += [_embeddings(rollouts, found, out)]
     page = Page(*_head(run, metrics), [section for section in sections if section is not None])
     write_atomically(out / PAGE, f"{page.to_markdown()}\n".encode())
@@ -126,7 +137,7 @@ def _attributes(run: str | Path, rollouts: EvaluationRollouts, out: Path) -> Sec
         "Attributes",
         [
             "How well each attribute is read off a picture: the chance that a picture of a class that has it gets a "
-            "higher value than one of a class that has not (AUC; 50 % is chance), on classes that were not trained on. "
+            "higher value than one of a class that has not (AUC; 50% is chance), on classes that were not trained on. "
             f"Of {len(records)} attributes {well} are read well ({WELL:.0%} or more), and {poorly} hardly at all "
             f"(below {CHANCE:.0%}): leave those out, describe them better, or add seen classes that differ in them.",
             Picture("attributes.png", f"AUC of {which}"),
@@ -184,7 +195,8 @@ def _classes(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> Se
     ]
     mistaken = [one for one in records if one.mistaken_for][:SHOWN]
     if mistaken:
-        _draw_mistaken(rollouts.dataset, found, [(one.name, one.mistaken_for) for one in mistaken], out)
+        shown = mistaken_pictures(rollouts.dataset, found, [(one.name, one.mistaken_for) for one in mistaken])
+        figures.draw_mistaken(shown, out / "mistaken.png")
         blocks.append(Picture("mistaken.png", "Above: mistaken for the class below, of which one picture is shown"))
     pairs = close_pairs(rollouts, found)[:LISTED]
     if pairs:
@@ -199,16 +211,24 @@ def _classes(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> Se
     return Section("Unseen classes", blocks)
 
 
-def _draw_mistaken(dataset: ZeroShotDataset, found: Trajectories, pairs: Sequence[tuple[str, str]], out: Path) -> None:
-    """For each (class, what it is mistaken for): a picture that was, and one of the other class."""
+def mistaken_pictures(
+    dataset: ZeroShotDataset, found: Trajectories, pairs: Sequence[tuple[str, str]]
+) -> list[tuple[str, Image.Image, str, Image.Image]]:
+    """For each (class, what it is mistaken for): a picture that was, and one of the other class, each with its title.
+
+    Of a class that several are mistaken for, each has another picture beside it as long as there are some.
+    """
     labels, answers = found.labels.cpu().numpy(), found.answers[:, -1].cpu().numpy()
-    shown = []
+    shown, times = [], Counter[str]()
     for name, other in pairs:
         own, taken = dataset.classes.index(name), dataset.classes.index(other)
-        picture = dataset.test_unseen[np.flatnonzero((labels == own) & (answers == taken))[0]]
-        example = dataset.test_unseen[np.flatnonzero(labels == taken)[0]]
-        shown.append((f"{name}, taken for", load_picture(dataset, picture), other, load_picture(dataset, example)))
-    figures.draw_mistaken(shown, out / "mistaken.png")
+        picture = np.flatnonzero((labels == own) & (answers == taken))[0]
+        examples = np.flatnonzero(labels == taken)
+        example = examples[times[other] % len(examples)]
+        times[other] += 1
+        above, below = (load_picture(dataset, dataset.test_unseen[place]) for place in (picture, example))
+        shown.append((name, above, f"taken for {other}", below))
+    return shown
 
 
 def _seen_classes(rollouts: EvaluationRollouts, point: OperatingPoint) -> Section | None:
@@ -259,7 +279,9 @@ def _curve(run: str | Path, rollouts: EvaluationRollouts, point: OperatingPoint,
     blocks: list[Block] = [
         "Calibrated stacking: delta, subtracted from the logits of seen classes, moves answers to unseen ones. "
         "`erpcnet evaluate --delta` tries another.",
-        Picture("seen-unseen.png", "S over U"),
+        Picture(
+            "seen-unseen.png", "S over U over all deltas, with the one that is used and the best one on test images"
+        ),
     ]
     stored = read_validation(run)
     if stored is not None and stored.curve is not None:
@@ -307,42 +329,129 @@ def _threshold(rollouts: EvaluationRollouts, point: OperatingPoint, out: Path) -
     )
 
 
-def _failures(
-    run: str | Path, rollouts: EvaluationRollouts, found: Failures, test_crops: TestCrops | None, out: Path
+def _what_localities_change(
+    run: str | Path, rollouts: EvaluationRollouts, found: Trajectories, test_crops: TestCrops | None, out: Path
 ) -> Section:
-    lost, steps = len(found.lost), range(1, len(found.chance_of_kept))
-    text = (
-        f"Of {found.images} images {found.right} are right at the end, {found.won} of which were not after the glance; "
-        f"{found.never} never are, and {lost} were right and are not any more."
+    told, steps = failures(found), found.steps.double()
+    groups = (
+        ("right at once: after the glance and at the end", told.at_once),
+        ("won: wrong after the glance, right at the end", told.won),
+        ("lost: right on the way, wrong at the end", told.lost),
+        ("never right", told.never),
     )
-    title = "Right answers lost on the way"
-    if not lost:
-        return Section(title, [text])
-    shown = []
+    rows = [
+        (name, str(len(images)), f"{float(steps[images].mean()):.2f}" if len(images) else "") for name, images in groups
+    ]
+    blocks: list[Block] = [
+        f"Of {len(steps)} images {told.right} are right at the end; localities won {len(told.won)} of them, and lost "
+        f"{len(told.lost)} that were right before.",
+        Table(("", "images", "localities, on average"), rows),
+    ]
     if rollouts.network.policy is not None:  # chance would select others the next time
-        text += " The paper calls these failures of the policy."
-        lost_rows = rollouts.dataset.test_unseen[found.lost.cpu().numpy()]
-        _draw_lost(run, rollouts.dataset, lost_rows, test_crops, out / "lost.png")
-        shown = [Picture("lost.png", "Some of them")]
-    figures.draw_failures(found, out / "failures.png")
-    at = found.lost_at.tolist()
-    counts = Table(("lost at step", *map(str, steps)), [("images", *(str(at.count(step)) for step in steps))])
-    chance = Table(
-        ("chance of the true class after step", *map(str, range(len(found.chance_of_lost)))),
-        [("lost", *(f"{100 * value:.1f}" for value in found.chance_of_lost.tolist()))],
+        blocks += _sheets(run, rollouts, found, told, test_crops, out)
+    if len(told.lost):
+        figures.draw_failures(told, out / "failures.png")
+        at = told.lost_at.tolist()
+        after = range(1, len(told.chance_of_kept))
+        blocks += [
+            Table(("lost at step", *map(str, after)), [("images", *(str(at.count(step)) for step in after))]),
+            Table(
+                ("chance of the true class after step", *map(str, range(len(told.chance_of_lost)))),
+                [("lost", *(f"{100 * value:.1f}" for value in told.chance_of_lost.tolist()))],
+            ),
+            Picture("failures.png", "When right answers were lost, and how sure the network was of the true class"),
+        ]
+    return Section("What localities change", blocks)
+
+
+class Sheet(NamedTuple):
+    """Pictures of what becomes of answers.
+
+    Attributes:
+        file: Of the picture.
+        heading: In the picture.
+        caption: On the page.
+        images: Which of the test images of unseen classes it is about.
+        shows: Whether a prediction of an image of that class is of the kind that is drawn.
+    """
+
+    file: str
+    heading: str
+    caption: str
+    images: np.ndarray
+    shows: Callable[[Prediction, str], bool]
+
+
+def _sheets(
+    run: str | Path,
+    rollouts: EvaluationRollouts,
+    found: Trajectories,
+    told: Failures,
+    test_crops: TestCrops | None,
+    out: Path,
+) -> list[Picture]:
+    """The localities of some images that the glance has right, that localities win, and that they lose."""
+    steps = found.steps.cpu().numpy()
+    at_once, won, lost = (images.cpu().numpy() for images in (told.at_once, told.won, told.lost))
+    sheets = (
+        Sheet(
+            "glance.png",
+            "Right at once: the glance was enough",
+            "Images that the glance has right, those that stop after the fewest localities",
+            quickest(at_once, steps, TRIED),
+            was_right_at_once,
+        ),
+        Sheet(
+            "won.png",
+            "Won: the glance was wrong, localities put it right",
+            "Images that only localities solve",
+            won,
+            was_won,
+        ),
+        Sheet(
+            "lost.png",
+            "Lost: right on the way, wrong at the end",
+            "Images that localities lose, which the paper calls failures of the policy",
+            lost,
+            was_lost,
+        ),
     )
-    return Section(title, [text, counts, chance, Picture("failures.png", "When, and how sure"), *shown])
+    classifier, dataset = load(run, test_crops=test_crops), rollouts.dataset
+    return [
+        Picture(sheet.file, f"{sheet.caption}: {shown} of {total}")
+        for sheet, total in zip(sheets, (len(at_once), len(won), len(lost)), strict=True)
+        if (shown := draw_sheet(classifier, dataset, sheet, out))
+    ]
 
 
-def _draw_lost(
-    run: str | Path, dataset: ZeroShotDataset, rows: np.ndarray, test_crops: TestCrops | None, out: Path
-) -> None:
-    """The localities of some of these images, from the first class to the last."""
-    rows = rows[np.argsort(dataset.labels[rows], kind="stable")]
-    rows = rows[np.unique(np.linspace(0, len(rows) - 1, SHOWN).astype(int))]
+def draw_sheet(classifier: ZeroShotClassifier, dataset: ZeroShotDataset, sheet: Sheet, out: Path) -> int:
+    """Draw some of a sheet's images, from the first class to the last; how many.
+
+    Of several crops, and where rounding decides, an image may come to another end than it did in the evaluation: it is
+    left out then.
+    """
+    rows = dataset.test_unseen[sheet.images]
+    rows = _spread(rows[np.argsort(dataset.labels[rows], kind="stable")], TRIED)
     pictures = [load_picture(dataset, row) for row in rows]
-    found = load(run, test_crops=test_crops).predict(pictures, "unseen")
-    draw_localities(pictures, found, [dataset.classes[dataset.labels[row]] for row in rows], out)
+    truths = [dataset.classes[dataset.labels[row]] for row in rows]
+    found = classifier.predict(pictures, "unseen") if pictures else []
+    kept = _spread(
+        np.array([place for place, truth in enumerate(truths) if sheet.shows(found[place], truth)], dtype=int), SHOWN
+    )
+    if len(kept):
+        figures.draw_selections(
+            [pictures[place] for place in kept],
+            [found[place] for place in kept],
+            [truths[place] for place in kept],
+            sheet.heading,
+            out / sheet.file,
+        )
+    return len(kept)
+
+
+def _spread(values: np.ndarray, count: int) -> np.ndarray:
+    """So many of them at most, from the first to the last."""
+    return values[np.unique(np.linspace(0, len(values) - 1, count).astype(int))] if len(values) else values
 
 
 def _embeddings(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> Section | None:
@@ -359,6 +468,6 @@ def _embeddings(rollouts: EvaluationRollouts, found: Trajectories, out: Path) ->
         [
             f"t-SNE of the {count} unseen classes that the glance mistakes most often, by what it says of their images"
             f"{also}.",
-            Picture("embeddings.png", "t-SNE"),
+            Picture("embeddings.png", "Each point is an image, and each colour a class"),
         ],
     )

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from erpcnet.evaluation.metrics import per_class_accuracy
 from erpcnet.evaluation.operating_point import SIGMAS, columns_of
 from erpcnet.evaluation.rollouts import EvaluationRollouts
+from erpcnet.inference.prediction import Prediction
 from erpcnet.model.scoring import OperatingPoint
 
 MIN_IMAGES = 5  # images that can be laid out
@@ -77,38 +78,68 @@ def follow(rollouts: EvaluationRollouts, point: OperatingPoint) -> Trajectories:
 class Failures:
     """How test images came to a wrong answer, or to the right one.
 
-    Never right: beyond the network. Lost: right on the way, wrong at the end, what the paper calls the failure mode of
-    the policy; `lost_at` [lost] are the steps after which the answer was wrong for good. Won: wrong after the glance,
-    right at the end. `chance_of_lost` and `chance_of_kept` [1 + T]: the mean chance of the true class after each
-    step, of images that were lost and of those right at the end.
+    `at_once`, `won`, `lost` and `never` are places of images, and every image is in one of them. At once: right after
+    the glance and at the end. Won: wrong after the glance, right at the end. Lost: right on the way, wrong at the end,
+    what the paper calls the failure mode of the policy; `lost_at` [lost] are the steps after which the answer was wrong
+    for good. Never right: beyond the network. `chance_of_lost` and `chance_of_kept` [1 + T]: the mean chance of the
+    true class after each step, of images that were lost and of those right at the end.
     """
 
-    images: int
-    right: int
-    never: int
-    won: int
+    at_once: Tensor
+    won: Tensor
     lost: Tensor
+    never: Tensor
     lost_at: Tensor
     chance_of_lost: Tensor
     chance_of_kept: Tensor
 
+    @property
+    def right(self) -> int:
+        """How many are right at the end."""
+        return len(self.at_once) + len(self.won)
+
 
 def failures(found: Trajectories) -> Failures:
-    """Count them."""
+    """Tell them apart."""
     right = found.right
-    ends, ever = right[:, -1], right.any(dim=1)
-    lost = (ever & ~ends).nonzero()[:, 0]
+    glance, ends, ever = right[:, 0], right[:, -1], right.any(dim=1)
+    at_once, won, lost, never = (
+        which.nonzero()[:, 0] for which in (glance & ends, ends & ~glance, ever & ~ends, ~ever)
+    )
     step = torch.arange(right.shape[1], device=right.device)
     return Failures(
-        images=len(right),
-        right=int(ends.sum()),
-        never=int((~ever).sum()),
-        won=int((ends & ~right[:, 0]).sum()),
+        at_once=at_once,
+        won=won,
         lost=lost,
+        never=never,
         lost_at=(step * right[lost]).amax(dim=1) + 1,
         chance_of_lost=found.chance[lost].mean(dim=0),
         chance_of_kept=found.chance[ends].mean(dim=0),
     )
+
+
+def quickest(images: np.ndarray, steps: np.ndarray, count: int) -> np.ndarray:
+    """Those of some images, of all of which the steps are given, that took the fewest: so many, and all that took no
+    more than they.
+    """
+    own = steps[images]
+    return images[own <= np.sort(own)[:count].max(initial=0)]
+
+
+def was_right_at_once(prediction: Prediction, truth: str) -> bool:
+    """Whether the glance and the last answer are right."""
+    return prediction.glance_answer == truth == prediction.name
+
+
+def was_won(prediction: Prediction, truth: str) -> bool:
+    """Whether localities put it right that the glance was wrong."""
+    return prediction.glance_answer != truth == prediction.name
+
+
+def was_lost(prediction: Prediction, truth: str) -> bool:
+    """Whether an answer was right, and the last one is not."""
+    on_the_way = (prediction.glance_answer, *(one.answer for one in prediction.localities))
+    return truth in on_the_way and prediction.name != truth
 
 
 class ClassRecord(NamedTuple):

@@ -1,7 +1,7 @@
 """Accuracy against work: what a step more, a larger image or more crops cost in arithmetic, and what they gain.
 
-`python -m erpcnet.experiments.curve` counts the arithmetic anew; `erpcnet.experiments.report` makes the table and the
-figure of the results page from that and from the committed rows.
+`python -m erpcnet.experiments.curve` counts the arithmetic anew, `benchmarks/curve.py` measures time;
+`erpcnet.experiments.report` makes the tables and the figure of the results page from both and from the committed rows.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from erpcnet.experiments.rows import Rows, write_rows
 
-COUNTED = Path("benchmarks/results/work.csv")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COUNTED, TIMED = Path("benchmarks/results/work.csv"), Path("benchmarks/results/curve_h200.csv")
+TIMED_BATCH = "256"  # of which milliseconds are compared; with a single image most of the time is launches
 # Input size and zoom of the committed ablations and of GlobalNet alone.
 NETWORKS = ((160, 1), (224, 1), (288, 1), (320, 1), (384, 1), (448, 1), (160, 2), (224, 2))
 
@@ -32,10 +36,10 @@ class Work(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Points of one kind: `gmac` and `t1` (per cent), and what each of them is."""
+    """Points of one kind: `cost` (GMAC or milliseconds) and `t1` (per cent), and what each of them is."""
 
     name: str
-    gmac: tuple[float, ...]
+    cost: tuple[float, ...]
     t1: tuple[float, ...]
     labels: tuple[str, ...]
 
@@ -90,7 +94,7 @@ def curves(
             glances.append((cost.glance, _mean(single, GLOBALNET, "t1"), f"{size}"))
         columns = sorted(name for name in rows[0] if name.startswith("t1_step"))
         steps = range(1, len(columns) + 1)
-        name = f"glance {size}, zoom {zoom}" if zoom > 1 else f"windows of the map, {size}"
+        name = _describe(size, zoom)
         found.append(
             Curve(
                 f"ERPCNet, {name}: {STEPS}",
@@ -111,8 +115,56 @@ def curves(
                 tuple(f"{count}" for count in crops),
             )
         )
-    gmac, t1, labels = zip(*sorted(glances), strict=True)
-    return [Curve(f"{GLOBALNET}: input size", gmac, t1, labels), *found]
+    cost_of_sizes, t1, labels = zip(*sorted(glances), strict=True)
+    return [Curve(f"{GLOBALNET}: input size", cost_of_sizes, t1, labels), *found]
+
+
+def timed_curves(ablations: Sequence[Rows], times: Rows, sizes: Rows) -> list[Curve]:
+    """GlobalNet over input sizes and ERPCNet over steps as in `curves`, over milliseconds an image in a full batch, in
+    the fastest way to execute; of what was timed alone.
+
+    Args:
+        ablations: The rows of each ablation, of one or several seeds.
+        times: Rows of `benchmarks/curve.py`.
+        sizes: Rows of GlobalNet alone, at other input sizes.
+    """
+    fastest: dict[str, dict[int, float]] = {}
+    for row in times:
+        if row["batch"] == TIMED_BATCH:
+            taken = fastest.setdefault(row["what"], {})
+            count, milliseconds = int(row["steps"]), float(row["ms_per_image"])
+            taken[count] = min(milliseconds, taken.get(count, milliseconds))
+
+    def tested(rows: Rows) -> Rows:
+        return [row for row in rows if row["crops"] == "1" and float(row["hubness"])]
+
+    of_size = {row["input"]: tested([one for one in sizes if one["input"] == row["input"]]) for row in sizes}
+    of_size |= {rows[0]["input"]: tested(rows) for rows in ablations if int(rows[0].get("zoom") or 1) == 1}
+    glances = sorted(
+        (fastest[f"globalnet {size}"][0], _mean(rows, GLOBALNET, "t1"), size)
+        for size, rows in of_size.items()
+        if f"globalnet {size}" in fastest
+    )
+    cost, t1, labels = zip(*glances, strict=True)
+    found = [Curve(f"{GLOBALNET}: input size", cost, t1, labels)]
+    for rows in ablations:
+        size, zoom = rows[0]["input"], int(rows[0].get("zoom") or 1)
+        taken = fastest.get(f"erpcnet {size} zoom {zoom}", {})
+        if taken:
+            steps = tuple(sorted(taken))
+            found.append(
+                Curve(
+                    f"ERPCNet, {_describe(size, zoom)}: {STEPS}",
+                    tuple(taken[step] for step in steps),
+                    tuple(_mean(tested(rows), "ERPCNet", f"t1_step{step}") for step in steps),
+                    tuple(f"{step}" for step in steps),
+                )
+            )
+    return found
+
+
+def _describe(size: int | str, zoom: int) -> str:
+    return f"glance {size}, zoom {zoom}" if zoom > 1 else f"windows of the map, {size}"
 
 
 def _mean(rows: Rows, method: str, column: str) -> float:
@@ -120,12 +172,12 @@ def _mean(rows: Rows, method: str, column: str) -> float:
     return 100 * mean(float(row[column]) for row in rows if row["method"] == method)
 
 
-def curve_rows(found: Sequence[Curve]) -> list[tuple[str, ...]]:
-    """A line per point: what it is, GMAC and T1."""
+def curve_rows(found: Sequence[Curve], digits: int = 1) -> list[tuple[str, ...]]:
+    """A line per point: what it is, its cost with so many digits, and T1."""
     return [
-        (curve.name, label, f"{gmac:.1f}", f"{t1:.1f}")
+        (curve.name, label, f"{cost:.{digits}f}", f"{t1:.1f}")
         for curve in found
-        for label, gmac, t1 in zip(curve.labels, curve.gmac, curve.t1, strict=True)
+        for label, cost, t1 in zip(curve.labels, curve.cost, curve.t1, strict=True)
     ]
 
 
@@ -134,32 +186,38 @@ def _network(curve: Curve) -> str:
     return curve.name.partition(": ")[0]
 
 
-def draw_curves(found: Sequence[Curve], out: Path) -> None:
-    """T1 over GMAC."""
+def draw_curves(counted: Sequence[Curve], timed: Sequence[Curve], out: Path) -> None:
+    """T1 over GMAC, and over milliseconds."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(8, 5))
+    figure, (left, right) = plt.subplots(ncols=2, sharey=True, figsize=(12, 5), width_ratios=(3, 2))
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
-    networks = [name for name in dict.fromkeys(_network(curve) for curve in found) if name != GLOBALNET]
-    for curve in found:
-        name = _network(curve)
-        colour = "black" if name == GLOBALNET else colours[networks.index(name)]
-        style = "s-" if name == GLOBALNET else "o-" if curve.name.endswith(STEPS) else "^--"
-        axis.plot(curve.gmac, curve.t1, style, color=colour, markersize=5, label=curve.name)
-    axis.set_xscale("log")
-    ticks = (2, 3, 4, 6, 8, 10, 15, 20, 30, 50, 80)
-    axis.set_xticks(ticks, [str(tick) for tick in ticks])
-    axis.set_xticks([], minor=True)
-    axis.set_xlabel("GMAC per image")
-    axis.set_ylabel("T1, per cent")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    networks = [name for name in dict.fromkeys(_network(curve) for curve in counted) if name != GLOBALNET]
+    for axis, found in ((left, counted), (right, timed)):
+        for curve in found:
+            name = _network(curve)
+            colour = "black" if name == GLOBALNET else colours[networks.index(name)]
+            style = "s-" if name == GLOBALNET else "o-" if curve.name.endswith(STEPS) else "^--"
+            axis.plot(curve.cost, curve.t1, style, color=colour, markersize=5, label=curve.name)
+        axis.set_xscale("log")
+        axis.grid(alpha=0.3)
+    _ticks(left, (2, 3, 4, 6, 8, 10, 15, 20, 30, 50, 80))
+    _ticks(right, (0.04, 0.06, 0.1, 0.15, 0.2, 0.3))
+    left.set_xlabel("GMAC per image")
+    right.set_xlabel(f"milliseconds per image, one H200, batches of {TIMED_BATCH}")
+    left.set_ylabel("T1, per cent")
+    left.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(out, dpi=110)
     plt.close(figure)
+
+
+def _ticks(axis: Axes, at: Sequence[float]) -> None:
+    axis.set_xticks(at, [f"{tick:g}" for tick in at])
+    axis.set_xticks([], minor=True)
 
 
 def main() -> None:

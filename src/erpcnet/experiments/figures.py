@@ -1,4 +1,8 @@
-"""The paper's figures, of one run."""
+"""The paper's figures, of one run.
+
+Colours are those of `erpcnet.inference.drawing`: blue for right answers and figures that count them, yellow for wrong
+and lost ones, ink and grey for whatever is neither.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,23 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.font_manager import findfont
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from erpcnet.evaluation.baselines import LearningPoint
 from erpcnet.evaluation.stacking import Curve
 from erpcnet.experiments.analysis import Embeddings, Failures, Threshold, Trajectories
 from erpcnet.experiments.diagnosis import AttributeRecord
+from erpcnet.inference.drawing import GREY, INK, RIGHT, RIGHT_TEXT, WRONG, WRONG_TEXT, render_localities
+from erpcnet.inference.prediction import Prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from matplotlib.axes import Axes
 
-BLUE, ORANGE, GREY = "#1f5fd0", "#e07b00", "#888888"
+HEADING, MARGIN = 26, 14  # of a sheet of localities, in pixels
 
 
 def draw_thresholds(found: Sequence[Threshold], used: float, out: Path) -> None:
@@ -35,12 +42,12 @@ def draw_thresholds(found: Sequence[Threshold], used: float, out: Path) -> None:
     finite = [one for one in found if math.isfinite(one.sigma)]
     sigmas = [one.sigma for one in finite]
     with _panels(1, out) as (axis,):
-        axis.plot(sigmas, [100 * one.t1 for one in finite], "o-", color=BLUE, markersize=3)
+        axis.plot(sigmas, [100 * one.t1 for one in finite], "o-", color=RIGHT_TEXT, markersize=3)
         axis.set_xlabel("sigma")
-        axis.set_ylabel("T1, per cent", color=BLUE)
+        axis.set_ylabel("T1, per cent", color=RIGHT_TEXT)
         beside = axis.twinx()
-        beside.plot(sigmas, [one.mean_steps for one in finite], "s--", color=ORANGE, markersize=3)
-        beside.set_ylabel("mean steps", color=ORANGE)
+        beside.plot(sigmas, [one.mean_steps for one in finite], "s--", color=INK, markersize=3)
+        beside.set_ylabel("mean steps", color=INK)
         if math.isfinite(used):
             axis.axvline(used, color=GREY, linewidth=1)
             text = f"used: {used:g}"
@@ -51,13 +58,13 @@ def draw_steps(by_step: Sequence[float], found: Trajectories, out: Path) -> None
     """T1 after the glance and each step, if nobody stops; and how many steps images take."""
     taken = found.steps.cpu().numpy()
     with _panels(2, out) as (accuracy, steps):
-        accuracy.plot(range(len(by_step)), [100 * t1 for t1 in by_step], "o-", color=BLUE)
+        accuracy.plot(range(len(by_step)), [100 * t1 for t1 in by_step], "o-", color=RIGHT_TEXT)
         accuracy.set_xticks(range(len(by_step)))
         accuracy.set_xlabel("steps (0: the glance alone)")
         accuracy.set_ylabel("T1, per cent")
         counts = np.bincount(np.rint(taken).astype(int), minlength=len(by_step))
-        steps.bar(range(len(counts)), 100 * counts / len(taken), color=BLUE)
-        steps.axvline(taken.mean(), color=GREY, linewidth=1, label=f"mean {taken.mean():.2f}")
+        steps.bar(range(len(counts)), 100 * counts / len(taken), color=GREY)
+        steps.axvline(taken.mean(), color=INK, linewidth=1, label=f"mean {taken.mean():.2f}")
         steps.set_xticks(range(len(counts)))
         steps.set_xlabel("steps taken")
         steps.legend(frameon=False, fontsize=8)
@@ -69,16 +76,16 @@ def draw_failures(found: Failures, out: Path) -> None:
     steps = np.arange(len(found.chance_of_kept))
     with _panels(2, out) as (when, chance):
         counts = np.bincount(found.lost_at.cpu().numpy(), minlength=len(steps))
-        when.bar(steps[1:], counts[1:], color=ORANGE)
+        when.bar(steps[1:], counts[1:], color=WRONG, edgecolor=INK, linewidth=0.6)
         when.set_xticks(steps[1:])
         when.yaxis.set_major_locator(MaxNLocator(integer=True))
-        when.set_xlabel("step after which a right answer was wrong for good")
+        when.set_xlabel("step at which a right answer was lost for good")
         when.set_ylabel("images")
-        for values, name, colour in (
-            (found.chance_of_kept, f"right at the end ({found.right})", BLUE),
-            (found.chance_of_lost, f"lost on the way ({len(found.lost)})", ORANGE),
+        for values, name, colour, marker in (
+            (found.chance_of_kept, f"right at the end ({found.right})", RIGHT_TEXT, "o-"),
+            (found.chance_of_lost, f"lost on the way ({len(found.lost)})", WRONG_TEXT, "s--"),
         ):
-            chance.plot(steps, 100 * values.cpu().numpy(), "o-", color=colour, label=name)
+            chance.plot(steps, 100 * values.cpu().numpy(), marker, color=colour, label=name)
         chance.set_xticks(steps)
         chance.set_xlabel("steps (0: the glance alone)")
         chance.set_ylabel("chance of the true class, per cent")
@@ -90,8 +97,8 @@ def draw_curve(curve: Curve, delta: float, out: Path) -> None:
     unseen, seen = 100 * curve.unseen.cpu().numpy(), 100 * curve.seen.cpu().numpy()
     deltas = curve.deltas.cpu().numpy()
     with _panels(1, out) as (axis,):
-        axis.plot(unseen, seen, color=BLUE, label="S over U as delta grows")
-        for value, name, colour in ((delta, "used: H", ORANGE), (curve.best()[0], "best H", GREY)):
+        axis.plot(unseen, seen, color=RIGHT_TEXT, label="S over U as delta grows")
+        for value, name, colour in ((delta, "used: H", INK), (curve.best()[0], "best H", GREY)):
             place = min(int(np.searchsorted(deltas, value)), len(deltas) - 1)
             u, s = unseen[place], seen[place]
             h = 2 * u * s / max(u + s, 1e-9)
@@ -123,8 +130,8 @@ def draw_attributes(records: Sequence[AttributeRecord], out: Path) -> None:
     heights = np.arange(len(records))
     with _panels(1, out, size=max(2.0, 0.22 * len(records) + 0.6), width=6.5) as (axis,):
         for values, name, colour, marker in (
-            ([one.on_validation for one in records], "validation classes", BLUE, "o"),
-            ([one.on_unseen for one in records], "unseen classes (test)", ORANGE, "s"),
+            ([one.on_validation for one in records], "validation classes", INK, "s"),
+            ([one.on_unseen for one in records], "unseen classes (test)", RIGHT, "o"),
         ):
             known = [(value, height) for value, height in zip(values, heights, strict=True) if value is not None]
             if known:
@@ -141,7 +148,7 @@ def draw_attributes(records: Sequence[AttributeRecord], out: Path) -> None:
 def draw_learning(points: Sequence[LearningPoint], out: Path) -> None:
     """T1 over the share of pictures, and of seen classes, that there is to learn from."""
     with _panels(1, out) as (axis,):
-        for of, colour, marker in (("pictures", BLUE, "o-"), ("classes", ORANGE, "s--")):
+        for of, colour, marker in (("pictures", RIGHT_TEXT, "o-"), ("classes", INK, "s--")):
             own = [point for point in points if point.of == of]
             axis.errorbar(
                 [100 * point.share for point in own],
@@ -157,6 +164,18 @@ def draw_learning(points: Sequence[LearningPoint], out: Path) -> None:
         axis.set_xlabel("of what there is to learn from, per cent")
         axis.set_ylabel("T1 of ESZSL, per cent")
         axis.legend(frameon=False, fontsize=8)
+
+
+def draw_selections(
+    pictures: Sequence[Image.Image], predictions: Sequence[Prediction], truths: Sequence[str], heading: str, out: Path
+) -> None:
+    """Pictures with the localities that were selected in them, and a heading above."""
+    drawn = render_localities(pictures, predictions, truths)
+    font = ImageFont.truetype(findfont("DejaVu Sans"), HEADING)
+    sheet = Image.new("RGB", (drawn.width, drawn.height + HEADING + 2 * MARGIN), "white")
+    ImageDraw.Draw(sheet).text((MARGIN, MARGIN), heading, INK, font)
+    sheet.paste(drawn, (0, HEADING + 2 * MARGIN))
+    sheet.save(out)
 
 
 def draw_mistaken(shown: Sequence[tuple[str, Image.Image, str, Image.Image]], out: Path) -> None:

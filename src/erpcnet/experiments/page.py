@@ -14,7 +14,7 @@ from typing import NamedTuple
 from erpcnet.experiments.report import markdown_table
 
 STYLE = """
-:root { color-scheme: light dark; --line: #8885; --quiet: #777; }
+:root { color-scheme: light dark; --line: #8885; --quiet: #5d6675; }
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.4rem; }
 nav a { margin-right: 1rem; white-space: nowrap; }
@@ -25,7 +25,8 @@ figure { margin: 1rem 0; } figcaption { color: var(--quiet); font-size: .9rem; }
 .slider { margin: 1rem 0; } .slider input { width: min(24rem, 100%); vertical-align: middle; }
 output { font-variant-numeric: tabular-nums; white-space: nowrap; }
 img { max-width: 100%; height: auto; background: #fff; border-radius: .3rem; }
-@media (prefers-color-scheme: dark) { body { background: #14181f; color: #e6e9ef; } a { color: #8db8ff; } }
+@media (prefers-color-scheme: dark) {
+  :root { --quiet: #9aa4b2; } body { background: #14181f; color: #e6e9ef; } a { color: #8db8ff; } }
 """
 SHOWN_PLACES = 8  # parts of a slider's range whose ends a table shows
 SCRIPT = """
@@ -60,6 +61,10 @@ class Picture(NamedTuple):
 
     file: str
     caption: str
+
+    def to_markdown(self) -> str:
+        """The picture, and its caption below."""
+        return f"![{self.caption}]({self.file})\n\n*{self.caption}*"
 
 
 class Slider(NamedTuple):
@@ -136,9 +141,7 @@ class Page:
         """The page as Markdown, whose pictures lie beside it."""
 
         def told(block: Block) -> str:
-            if isinstance(block, Table | Slider):
-                return block.to_markdown()
-            return f"![{block.caption}]({block.file})" if isinstance(block, Picture) else block
+            return block if isinstance(block, str) else block.to_markdown()
 
         parts = [f"# {self.title}", self.introduction]
         for section in self.sections:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from erpcnet.evaluation.tables import metrics_table
 from erpcnet.experiments.bench import ratios
-from erpcnet.experiments.curve import COUNTED, curve_rows, curves, draw_curves, read_work
+from erpcnet.experiments.curve import COUNTED, TIMED, curve_rows, curves, draw_curves, read_work, timed_curves
 from erpcnet.experiments.entropy import best_epoch
 from erpcnet.experiments.rows import Rows, read_rows
 
@@ -91,11 +91,12 @@ def _ablation_tables(rows: Rows, parts: bool = True) -> str:
     """Figures per method, and accuracy and hits after each step."""
     own = by_method(rows)
     figures = markdown_table(
-        ("method", "T1", "T1 per image", "U", "S", "H", "H, best delta", "AUSUC", "mean steps"),
+        ("method", "T1", "T1 per image", "U", "S", "H", "H, best delta", "AUSUC", "ECE", "mean steps"),
         [
             (
                 method,
                 *(spread(own[method], column) for column in FIGURES),
+                spread(own[method], "ece") or ("not measured" if own[method][0].get("h") else ""),
                 spread(own[method], "mean_steps", scale=1, digits=2),
             )
             for method in own
@@ -395,9 +396,12 @@ def main() -> None:
     ablations = {path.stem: read_rows(path) for path in sorted(results.glob("cub-*.csv"))}
     for name, rows in ablations.items():
         fill(page, name, ablation_tables(rows))
-    found = curves(list(ablations.values()), read_work(read_rows(COUNTED)), read_rows(results / "globalnet-sizes.csv"))
-    fill(page, "curve", markdown_table(("", "size, step or crops", "GMAC", "T1"), curve_rows(found)))
-    draw_curves(found, results.parent / "images" / "curve.png")
+    every, sizes = list(ablations.values()), read_rows(results / "globalnet-sizes.csv")
+    counted = curves(every, read_work(read_rows(COUNTED)), sizes)
+    timed = timed_curves(every, read_rows(TIMED), sizes)
+    fill(page, "curve", markdown_table(("", "size, step or crops", "GMAC", "T1"), curve_rows(counted)))
+    fill(page, "curve-ms", markdown_table(("", "size or step", "ms", "T1"), curve_rows(timed, digits=3)))
+    draw_curves(counted, timed, results.parent / "images" / "curve.png")
     published = read_rows(results / "published.csv")
     fill(page, "summary", summary_table(list(ablations.values()), published))
     fill(page, "published", published_table(published, own_rows(results)))

@@ -167,8 +167,8 @@ def create_app(
 
     @app.exception_handler(AnyHTTPException)
     async def of_http(_request: Request, error: AnyHTTPException) -> Response:
-        told = {"Not Found": "there is nothing here.", "Method Not Allowed": "this is not done with what is here."}
-        return refusal(error.status_code, told.get(str(error.detail), str(error.detail)), error.headers)
+        sentences = {"Not Found": "there is nothing here.", "Method Not Allowed": "this is not done with what is here."}
+        return refusal(error.status_code, sentences.get(str(error.detail), str(error.detail)), error.headers)
 
     @app.exception_handler(Exception)
     async def of_us(_request: Request, _error: Exception) -> Response:
@@ -267,7 +267,7 @@ def create_app(
 
 
 def _known(service: Service, name: str) -> None:
-    if all(one["name"] != name for one in service.about()["classes"]):
+    if not service.has_class(name):
         raise HTTPException(404, f"there is no class '{name[:60]}'.")
 
 

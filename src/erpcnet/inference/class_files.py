@@ -28,7 +28,7 @@ def read_classes(path: str | Path, known: Sequence[str]) -> dict[str, dict[str, 
 def choose_from(classifier: ZeroShotClassifier, path: str | Path) -> list[str]:
     """The names of a table's classes, to choose among; those that are not known yet are made known."""
     rows = read_classes(path, classifier.classes.attribute_names)
-    classifier.add_classes({name: row for name, row in rows.items() if name not in classifier.classes.names})
+    classifier.add_classes({name: row for name, row in rows.items() if name not in classifier.classes})
     return list(rows)
 
 

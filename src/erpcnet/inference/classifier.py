@@ -30,7 +30,7 @@ from erpcnet.model import Classes, ERPCNet
 from erpcnet.model.fusion import fuse
 from erpcnet.model.preprocessing import Preprocessing
 from erpcnet.model.rollout import Rollout
-from erpcnet.model.scoring import OperatingPoint, StopRule, score, stack_logits
+from erpcnet.model.scoring import OperatingPoint, StopRule, attribute_evidence, score, stack_logits
 from erpcnet.utils.runtime import Runtime, check_device
 
 if TYPE_CHECKING:
@@ -97,7 +97,14 @@ class ZeroShotClassifier:
         self.classes = self.classes.add(attributes)
 
     def change_class(self, name: str, attributes: Attributes) -> None:
-        """Give a class other attributes: a whole row, or name to value (those not named stay).
+        """Give a class other attributes.
+
+        Args:
+            name: The class.
+            attributes: A whole row in the table's order, or name to value (those not named stay).
+
+        Raises:
+            InputError: There is no such class or attribute, or the values cannot be brought to length 1.
 
         Examples:
             >>> model.change_class("night owl", {"eye: yellow": 0.5})
@@ -106,6 +113,12 @@ class ZeroShotClassifier:
 
     def remove_classes(self, names: Sequence[str]) -> None:
         """Forget classes.
+
+        Args:
+            names: Which.
+
+        Raises:
+            InputError: One of them is unknown, or none would be left.
 
         Examples:
             >>> model.remove_classes(["night owl"])
@@ -181,7 +194,7 @@ class ZeroShotClassifier:
         after = torch.arange(logits.shape[1], device=device).clamp(max=rollout.steps.max())
         probabilities = point.probabilities(logits, is_seen, after)
         confidence = probabilities.gather(2, answers[..., None])[..., 0].tolist()
-        largest = stack_logits(logits[:, -1], is_seen, point.delta).amax(dim=1).tolist()
+        rejected = point.rejects(logits[:, -1], is_seen).tolist()
         likeliest = probabilities[:, -1].topk(min(TOP, len(table.names)), dim=1)
         top, chances = likeliest.indices.tolist(), likeliest.values.tolist()
         attributes, evidence = self._attributes(rollout, classes, answers[:, -1])
@@ -211,7 +224,7 @@ class ZeroShotClassifier:
                 zoom=network.zoom,
                 centre_crop=_to_pixels(WHOLE, centre[row], picture.size),
                 among=len(table.names),
-                rejected=None if point.reject is None else largest[row] < point.reject,
+                rejected=None if point.reject is None else rejected[row],
             )
             for row, picture in enumerate(pictures)
         ]
@@ -222,15 +235,12 @@ class ZeroShotClassifier:
 
     def _attributes(self, rollout: Rollout, classes: Classes, answers: Tensor) -> tuple[Tensor, Tensor]:
         """What was predicted in the end [N, A], and what each attribute adds to the answer's logit [N, A]."""
-        network, phi = self.network, classes.phi[answers]
-        predicted, evidence = rollout.a_g, network.global_compatibility.contributions(rollout.a_g, phi)
+        a_j = None
         if rollout.steps.any():
-            last = (rollout.steps - 1)[..., None, None].expand(-1, -1, 1, predicted.shape[-1])
-            predicted = rollout.a_j.gather(2, last)[:, :, 0]
-            evidence = evidence + network.joint_compatibility.contributions(predicted, phi)
-        elif network.steps:  # the glance alone is scored as if the localities had said the same
-            evidence = 2 * evidence
-        return predicted.mean(dim=0), evidence.mean(dim=0)
+            last = (rollout.steps - 1)[..., None, None].expand(-1, -1, 1, rollout.a_g.shape[-1])
+            a_j = rollout.a_j.gather(2, last)[:, :, 0]
+        evidence = attribute_evidence(self.network, rollout.a_g, a_j, classes.phi[answers])[..., 0, :]
+        return (rollout.a_g if a_j is None else a_j).mean(dim=0), evidence.mean(dim=0)
 
     def centre_crop(self, picture: Picture) -> Tensor:
         """The centre crop [1, 3, size, size] of a picture, as the network sees it."""
@@ -238,6 +248,14 @@ class ZeroShotClassifier:
 
     def explain(self, picture: Picture, candidates: Candidates = "all", against: str | None = None) -> Explanation:
         """Why a picture is taken for a class and not for another; see `erpcnet.inference.explanation.explain`.
+
+        Args:
+            picture: One picture, in any form that `predict` takes.
+            candidates: As `predict` takes them.
+            against: The class to compare with; by default the runner-up.
+
+        Raises:
+            InputError: There is nothing to compare with, or `against` is the answer or no candidate.
 
         Examples:
             >>> model.explain("some.png").save("why.html")
@@ -299,6 +317,15 @@ class ZeroShotClassifier:
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write the model, with the classes that it knows now, and a card into a folder to share.
 
+        Args:
+            folder: A new or an empty folder, or one that this wrote before.
+
+        Returns:
+            The folder, which `erpcnet.load` and `from_pretrained` take.
+
+        Raises:
+            InputError: The folder holds something else, or the classifier did not come from a file.
+
         Examples:
             >>> model.save_pretrained("birds")
         """
@@ -307,7 +334,18 @@ class ZeroShotClassifier:
         return save_pretrained(self, folder)
 
     def push_to_hub(self, name: str, private: bool | None = None, token: str | None = None) -> str:
-        """Put the model on the Hugging Face Hub as `OWNER/NAME`; returns the address.
+        """Put the model on the Hugging Face Hub, as `save_pretrained` writes it.
+
+        Args:
+            name: `OWNER/NAME`; it is made if it is not there.
+            private: Whether others may see it; by default as the Hub does it.
+            token: Of whoever may write it; by default that of `hf auth login`.
+
+        Returns:
+            The address of what was written.
+
+        Raises:
+            InputError: The Hub refused it.
 
         Examples:
             >>> model.push_to_hub("somebody/birds", private=True)

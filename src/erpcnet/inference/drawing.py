@@ -1,7 +1,7 @@
 """Pictures of the localities that were selected, and of what speaks for an answer.
 
-One rule for colours everywhere: blue where the answer after a step was the right one (or, where the truth is not known,
-the final one), yellow where it was another.
+One rule for colours, here, in the figures of an analysis and on the page: blue where the answer after a step was the
+right one (or, where the truth is not known, the final one), yellow where it was another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from erpcnet.inference.prediction import Prediction
 
 RIGHT, WRONG = "#1f77ff", "#ffc400"  # the paper's colours: blue is correct, yellow is wrong; colour-blind safe
-RIGHT_TEXT, WRONG_TEXT = "#0b4fb3", "#9a6a00"  # the same, dark enough to be read
+RIGHT_TEXT, WRONG_TEXT = "#0b4fb3", "#9a6a00"  # the same, dark enough on white for text and thin lines
+INK, GREY = "#333333", "#888888"  # of what is neither
 WIDTH, TITLE = 3.2, 0.3  # of a picture and its title, in inches
 TALLEST = 1.4  # height of a picture by its width
 COLUMNS = 3  # so many pictures beside each other can be read on a page
@@ -98,7 +99,7 @@ def render_explanation(why: Explanation) -> Image.Image:
     sure = figure.add_subplot(grid[1, 0])
     values = [prediction.glance_confidence, *(one.confidence for one in prediction.localities)]
     answers = [prediction.glance_answer, *(one.answer for one in prediction.localities)]
-    sure.plot(range(len(values)), [100 * value for value in values], "-", color="#888888", linewidth=1)
+    sure.plot(range(len(values)), [100 * value for value in values], "-", color=GREY, linewidth=1)
     for step, (value, answer) in enumerate(zip(values, answers, strict=True)):
         sure.plot(step, 100 * value, "o", color=_colour(answer, prediction.name), markeredgecolor="black", markersize=7)
     sure.set_xticks(range(len(values)), ["glance", *(str(step) for step in range(1, len(values)))])

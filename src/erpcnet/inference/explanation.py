@@ -17,8 +17,8 @@ from erpcnet.inference.class_table import Candidates
 from erpcnet.inference.pictures import Picture, open_picture
 from erpcnet.inference.prediction import Prediction
 from erpcnet.model.localities import DirectLocalities
-from erpcnet.model.rollout import rollout
-from erpcnet.model.scoring import stack_logits
+from erpcnet.model.rollout import Rollout, rollout
+from erpcnet.model.scoring import attribute_evidence, class_offsets
 from erpcnet.model.selection import default_order
 from erpcnet.utils.files import as_path, write_atomically
 
@@ -176,26 +176,11 @@ def explain(
         )
         e_g = network.glance(images).e_g
     phi = classes.phi[pair]
-    steps = int(found.steps[0])
-    if steps:
-        assert found.e_l is not None
-        a_j = found.a_j[:, steps - 1]
-        parts = network.joint.parts(e_g, found.e_l[:, :steps])
-        if parts is None:  # a head that is no sum: all of it counts as the glance's
-            parts = torch.cat([a_j[:, None], a_j.new_zeros(1, steps, a_j.shape[1])], dim=1)
-        by_place = evidence_by_place(network, found.a_g, a_j, parts, phi[:1], phi[1:])[0]
-    else:
-        of_pair = network.global_compatibility.contributions(found.a_g, phi)
-        by_place = (of_pair[0] - of_pair[1])[None]  # [1, A]
-    # a_g and a_j both answer; the glance alone is scored as if the localities had said the same.
-    answering = 2 if network.steps else 1
-    if not steps:
-        by_place = answering * by_place
+    a_j, parts = _read_parts(network, found, e_g)
+    by_place = evidence_by_place(network, found.a_g, a_j, parts, phi[:1], phi[1:])[0]
     amounts = by_place.sum(dim=0)
-    zero = torch.zeros(1, len(table.names), device=device)
-    bias_of_class = answering * torch.as_tensor(classes.bias, device=device)
-    biases = stack_logits(zero - bias_of_class, seen, point.delta)[0, pair]
-    bias = float(biases[0] - biases[1])
+    offsets = class_offsets(network, classes, seen, point.delta)[pair]
+    bias = float(offsets[0] - offsets[1])
     evidence = [
         AttributeEvidence(name, amount, tuple(places))
         for name, amount, places in zip(table.attribute_names, amounts.tolist(), by_place.T.tolist(), strict=True)
@@ -211,15 +196,28 @@ def explain(
     )
 
 
+def _read_parts(network: ERPCNet, found: Rollout, e_g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """a_j [1, A] where the rollout of a picture ended, and its parts [1, 1 + T, A]; None of the glance alone."""
+    steps = int(found.steps[0])
+    if not steps:
+        return None, None
+    assert found.e_l is not None
+    a_j = found.a_j[:, steps - 1]
+    parts = network.joint.parts(e_g, found.e_l[:, :steps])
+    if parts is None:  # a head that is no sum: all of it counts as the glance's
+        parts = torch.cat([a_j[:, None], a_j.new_zeros(1, steps, a_j.shape[1])], dim=1)
+    return a_j, parts
+
+
 def evidence_by_place(
-    network: ERPCNet, a_g: Tensor, a_j: Tensor, parts: Tensor, phi: Tensor, other_phi: Tensor
+    network: ERPCNet, a_g: Tensor, a_j: Tensor | None, parts: Tensor | None, phi: Tensor, other_phi: Tensor
 ) -> Tensor:
     """What each attribute, as read at each place, adds to the logit of one class over another's.
 
     Args:
         network: Whose compatibilities are used.
         a_g: [N, A].
-        a_j: [N, A], the sum of `parts`.
+        a_j: [N, A], the sum of `parts`; None: of the glance alone.
         parts: [N, 1 + T, A], what the glance and each locality add to a_j (see `JointHead.parts`).
         phi: The row [N, A] of each image's class.
         other_phi: The row [N, A] of the class that it is compared with.
@@ -229,9 +227,5 @@ def evidence_by_place(
         logits, less their class biases.
     """
 
-    def adds(rows: Tensor) -> Tensor:
-        of_joint = network.joint_compatibility.contributions(a_j[:, None], rows[:, None], parts)
-        of_joint[:, 0] += network.global_compatibility.contributions(a_g, rows)
-        return of_joint
-
-    return adds(phi) - adds(other_phi)
+    own, others = (attribute_evidence(network, a_g, a_j, rows, parts) for rows in (phi, other_phi))
+    return own - others

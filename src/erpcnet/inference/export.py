@@ -21,7 +21,7 @@ from erpcnet.errors import InputError
 from erpcnet.inference.classifier import ZeroShotClassifier
 from erpcnet.model.localities import DirectLocalities, ParallelLocalities
 from erpcnet.model.rollout import rollout
-from erpcnet.model.scoring import score, stack_logits
+from erpcnet.model.scoring import score
 from erpcnet.model.selection import default_order
 from erpcnet.utils.files import as_path, whole_file
 
@@ -76,8 +76,7 @@ class Program(nn.Module):
         answers = score(network, rolled_out, classes).stopped(point.sigma)
         steps = answers.steps[0]
         probabilities = point.probabilities(answers.final, seen, steps)
-        largest = stack_logits(answers.final, seen, point.delta).amax(dim=1)
-        rejected = largest < (float("-inf") if point.reject is None else point.reject)
+        rejected = point.rejects(answers.final, seen)
         return probabilities, self._placed(rolled_out.cells[0], shown.centre), steps, rejected
 
     def _placed(self, cells: Tensor, centre: Tensor) -> Tensor:

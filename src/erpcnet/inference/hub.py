@@ -96,6 +96,9 @@ def push_to_hub(
 
     Raises:
         InputError: The Hub refused it.
+
+    Examples:
+        >>> push_to_hub(erpcnet.load("runs/mine"), "somebody/birds", private=True)
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError

@@ -112,11 +112,11 @@ def _extras(row: dict[str, Any]) -> str:
 
 def _data(classifier: ZeroShotClassifier, about: dict[str, Any]) -> str:
     table = classifier.classes
-    told = about.get("dataset", {})
+    data = about.get("dataset", {})
     counts = (
-        f"{told.get('images')} images, {told.get('seen_classes')} seen and {told.get('unseen_classes')} unseen "
-        f"classes; digest `{told.get('digest')}`. "
-        if told
+        f"{data.get('images')} images, {data.get('seen_classes')} seen and {data.get('unseen_classes')} unseen "
+        f"classes; digest `{data.get('digest')}`. "
+        if data
         else ""
     )
     lists = []
@@ -130,7 +130,7 @@ def _data(classifier: ZeroShotClassifier, about: dict[str, Any]) -> str:
     made = (
         f"\n\nTrained with erpcnet {about.get('erpcnet')}, torch {versions.get('torch')}, on {about.get('device')}, in "
         f"{about.get('seconds')} s; `config.yaml` has every setting."
-        if about
+        if "erpcnet" in about  # not after damage
         else ""
     )
     return f"## Data\n\n{counts}{' '.join(lists)}{made}"

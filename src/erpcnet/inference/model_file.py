@@ -2,7 +2,7 @@
 
 Tensors are the network's state and `class_attributes` [C, A]; one metadata entry, `erpcnet`, is JSON: the format's
 version, every setting, the operating point, the preprocessing and the names of classes and attributes. A checksum
-covers all of it, so that a flipped bit is told.
+covers all of it, so that a flipped bit is noticed.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def save_model(
 
 def _encoded(about: dict[str, Any], state: dict[str, Tensor]) -> bytes:
     """One entry of metadata: the library writes several in any order."""
-    told = {**about, "checksum": _checksum(about, state)}
-    return save(state, metadata={METADATA: json.dumps(told, allow_nan=False)})
+    metadata = {**about, "checksum": _checksum(about, state)}
+    return save(state, metadata={METADATA: json.dumps(metadata, allow_nan=False)})
 
 
 def rewrite_classes(path: Path, classes: ClassTable) -> bytes:

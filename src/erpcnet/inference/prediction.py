@@ -25,6 +25,10 @@ class Locality:
         answer: The class that was answered after it.
         confidence: The calibrated probability of that class.
         reward: beta (p_joint + p_global) of the best class, which ends the search once it reaches sigma.
+
+    Examples:
+        >>> for locality in model.predict("some.png").localities:
+        ...     print(locality.box, locality.answer, f"{locality.confidence:.0%}")
     """
 
     box: Box
@@ -60,6 +64,11 @@ class Prediction:
         path: The file that was predicted, if it was one.
         rejected: Whether so little fits that the picture seems to be of none of them; None where no threshold was
             chosen in training.
+
+    Examples:
+        >>> prediction = model.predict("some.png")
+        >>> prediction.name, prediction.confidence, prediction.steps
+        >>> prediction.plot(out="some-answer.png")
     """
 
     name: str
@@ -85,11 +94,11 @@ class Prediction:
 
     def __repr__(self) -> str:
         others = ", ".join(f"{name} {chance:.0%}" for name, chance in self.top[1:3])
-        looks = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        taken = "1 step" if self.steps == 1 else f"{self.steps} steps"
         then = f"; then {others}" if others else ""
         doubt = "; perhaps none of these" if self.rejected else ""
         among = "1 class" if self.among == 1 else f"{self.among} classes"
-        return f"<Prediction {self.name} {self.confidence:.0%} among {among} after {looks}{then}{doubt}>"
+        return f"<Prediction {self.name} {self.confidence:.0%} among {among} after {taken}{then}{doubt}>"
 
     def plot(self, picture: Picture | None = None, out: str | Path | None = None) -> Image.Image:
         """The picture with the localities that were selected, numbered, and the answers on the way.

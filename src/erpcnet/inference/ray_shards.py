@@ -51,8 +51,8 @@ def divide_pictures(source: Path, size: int) -> tuple[Path, list[str], dict[str,
     if not shards:
         raise InputError(f"{source} holds no picture.")
     count = sum(shard.pop("count") for shard in shards)
-    told = [json.dumps({"number": number, **shard}) for number, shard in enumerate(shards)]
-    return root, told, {"pictures": digest.hexdigest(), "count": count}
+    encoded = [json.dumps({"number": number, **shard}) for number, shard in enumerate(shards)]
+    return root, encoded, {"pictures": digest.hexdigest(), "count": count}
 
 
 def _shards_of_folder(root: Path, size: int, digest: Any) -> Iterator[dict[str, Any]]:

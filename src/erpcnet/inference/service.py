@@ -169,6 +169,10 @@ class Service:
         table = self._classifier.classes
         return [_entry(table, row) for row in range(len(table.names))]
 
+    def has_class(self, name: str) -> bool:
+        """Whether there is a class of that name."""
+        return name in self._classifier.classes
+
     def one_class(self, name: str) -> dict[str, Any]:
         """The same of one class."""
         return _entry(self._classifier.classes.select([name]), 0)
@@ -176,7 +180,7 @@ class Service:
     def add_class(self, name: str, attributes: Mapping[str, float]) -> dict[str, Any]:
         """Make a class known by its attributes; what there is to know then."""
         with self._lock:
-            if len(self._classifier.classes.names) >= MOST_CLASSES:
+            if len(self._classifier.classes) >= MOST_CLASSES:
                 raise InputError(f"there are {MOST_CLASSES} classes already; remove some first.")
             self._classifier.add_classes({name.strip(): attributes})
         return self.about()

@@ -94,6 +94,8 @@ def create_backbone(name: str, weights: str = "none") -> SplitBackbone:
         with resources.as_file(packaged) as path:
             return create_backbone(name, str(path))
     backbone = _split_named(network := _create(name, None), name)
+    if weights == "none":
+        return backbone
     if weights == "default" or weights in weight_names(name):
         # Only now that it is known to fit: the download may be large.
         filled = _split_named(_create(name, weights), name)
@@ -103,14 +105,13 @@ def create_backbone(name: str, weights: str = "none") -> SplitBackbone:
                 "one for larger images; choose other weights."
             )
         return filled
-    if weights != "none":
-        named = ", ".join(("'none'", *(("'default'",) if name not in BACKBONES else ()), *weight_names(name)))
-        if not Path(weights).is_file():
-            raise InputError(
-                f"'{name}' has no weights '{weights}', and there is no such file; --model.backbone.weights takes "
-                f"{named} or a file of weights."
-            )
-        load_backbone_weights(network, Path(weights))  # the backbone holds the same modules
+    named = ", ".join(("'none'", *(("'default'",) if name not in BACKBONES else ()), *weight_names(name)))
+    if not Path(weights).is_file():
+        raise InputError(
+            f"'{name}' has no weights '{weights}', and there is no such file; --model.backbone.weights takes "
+            f"{named} or a file of weights."
+        )
+    load_backbone_weights(network, Path(weights))  # the backbone holds the same modules
     return backbone
 
 

@@ -1,6 +1,7 @@
 """Scoring: from a rollout to logits and probabilities of the classes.
 
-The one place where a_g, a_j, the class bias and delta are combined; evaluation, prediction, export and analyses use it.
+The one place where a_g, a_j, the class bias and delta are combined, and taken apart again; evaluation, prediction,
+export and analyses use it.
 """
 
 from __future__ import annotations
@@ -89,6 +90,18 @@ class OperatingPoint:
         temperature = torch.where(seen.any(), of_all, of_unseen)[(steps > 0).long()]
         return (stack_logits(logits, seen, self.delta) / temperature[..., None]).softmax(dim=-1)
 
+    def rejects(self, logits: Tensor, seen: Tensor) -> Tensor:
+        """Whether so little fits that an image is of none of the classes: never, where `reject` was not chosen.
+
+        Args:
+            logits: [..., C], as `Answers` holds them.
+            seen: [C] bool, which of the classes are seen ones.
+
+        Returns:
+            [...] bool.
+        """
+        return largest_logit(logits, seen, self.delta) < (-math.inf if self.reject is None else self.reject)
+
 
 class ClassLogits(NamedTuple):
     """Logits of C classes: of a_g [..., C] and of a_j [..., T, C] by themselves, and of the answer [..., T, C]."""
@@ -116,6 +129,47 @@ def _combine(of_global: Tensor, of_joint: Tensor, classes: Classes) -> Tensor:
     return (of_joint - classes.bias) + (of_global - classes.bias)
 
 
+def _glance_logits(network: ERPCNet, of_global: Tensor, classes: Classes) -> Tensor:
+    """Of the glance alone [..., C]: as if the localities had said the same, where there are any."""
+    return _combine(of_global, of_global, classes) if network.steps else of_global - classes.bias
+
+
+def class_offsets(network: ERPCNet, classes: Classes, seen: Tensor, delta: float) -> Tensor:
+    """What the logits of the C classes [C] would be without any attribute: less the class biases and delta.
+
+    Args:
+        network: Whose logits they are; after the glance and after every step the offsets are the same.
+        classes: The C classes.
+        seen: [C] bool, which of them are seen ones.
+        delta: Of calibrated stacking.
+    """
+    return stack_logits(_glance_logits(network, classes.phi.new_zeros(len(classes.phi)), classes), seen, delta)
+
+
+def attribute_evidence(
+    network: ERPCNet, a_g: Tensor, a_j: Tensor | None, phi: Tensor, parts: Tensor | None = None
+) -> Tensor:
+    """What each attribute adds to the logit of one class, place by place; with its offset they add up to the logit.
+
+    Args:
+        network: Whose compatibilities are used.
+        a_g: [..., A].
+        a_j: [..., A]; None: of the glance alone.
+        phi: The row [..., A] of each image's class.
+        parts: [..., P, A], whose sum is a_j: what the glance and each locality add to it (see `JointHead.parts`). By
+            default all of it is of one place.
+
+    Returns:
+        [..., P, A]: the glance first, with all of a_g.
+    """
+    of_global = network.global_compatibility.contributions(a_g, phi)[..., None, :]
+    if a_j is None:
+        return 2 * of_global if network.steps else of_global
+    a_j, phi = a_j[..., None, :], phi[..., None, :]
+    of_joint = network.joint_compatibility.contributions(a_j, phi, parts)
+    return torch.cat([of_global + of_joint[..., :1, :], of_joint[..., 1:, :]], dim=-2)
+
+
 def stack_logits(logits: Tensor, seen: Tensor, delta: float) -> Tensor:
     """Calibrated stacking: logits [..., C] less delta for the seen classes [C] bool.
 
@@ -123,6 +177,11 @@ def stack_logits(logits: Tensor, seen: Tensor, delta: float) -> Tensor:
     """
     mixed = seen.any() & ~seen.all()
     return logits - delta * (seen & mixed)
+
+
+def largest_logit(logits: Tensor, seen: Tensor, delta: float) -> Tensor:
+    """What rejection goes by [...]: the largest of the logits [..., C] after calibrated stacking."""
+    return stack_logits(logits, seen, delta).amax(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -230,9 +289,9 @@ def score(network: ERPCNet, rollout: Rollout, classes: Classes) -> ScoredRollout
         classes: The C classes to choose from.
     """
     if network.steps == 0:
-        logits = network.global_compatibility(rollout.a_g, classes.phi) - classes.bias
-        return ScoredRollout(logits[:, :, None], rollout.beta, stops=False)
+        of_global = network.global_compatibility(rollout.a_g, classes.phi)
+        return ScoredRollout(_glance_logits(network, of_global, classes)[:, :, None], rollout.beta, stops=False)
     logits = class_logits(network, rollout.a_g, rollout.a_j, classes)
-    glance = _combine(logits.of_global, logits.of_global, classes)[:, :, None]
+    glance = _glance_logits(network, logits.of_global, classes)[:, :, None]
     reward = _stop_reward(network, logits, rollout.beta)
     return ScoredRollout(torch.cat([glance, logits.answer], dim=2), reward, stops=network.policy is not None)

@@ -58,8 +58,8 @@ def refresh_batch_norm(
 
     Only the norms are in training mode; each of `batches` holds the network's arguments. Those in `frozen` keep theirs.
     """
-    kept = {id(norm) for norm in batch_norms(*frozen)}
-    norms = [norm for norm in batch_norms(network) if id(norm) not in kept]
+    excluded = {id(norm) for norm in batch_norms(*frozen)}
+    norms = [norm for norm in batch_norms(network) if id(norm) not in excluded]
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]

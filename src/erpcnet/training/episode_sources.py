@@ -15,6 +15,7 @@ from erpcnet.model.localities import DirectLocalities, Localities
 from erpcnet.model.locality_tables import FETCH_SIZE, LocalityTable, build_table
 from erpcnet.training.ppo import Rows
 from erpcnet.training.stage1 import seen_targets
+from erpcnet.utils.processes import Share
 
 # Crops [N] of images [N] and the cells [N, T] that were selected, to states and descriptors: see `Episodes`.
 Reload = Callable[[Tensor, Tensor, Tensor], tuple[Rows, Rows]]
@@ -71,8 +72,42 @@ class TableSource:
         return None if self._table.in_memory else self._table.reload
 
 
+class SharedLocalities:
+    """Localities computed when they are selected, by several processes: each has a part of the batch, and tells it.
+
+    Everyone then selects the same cells. All of them ask for the same, in the same order.
+
+    Args:
+        network: The frozen network.
+        images: This process's own part of the batch [n, 3, H, W], at least one image.
+        share: Which part that is.
+        count: Images of the whole batch.
+    """
+
+    def __init__(self, network: ERPCNet, images: Tensor, share: Share, count: int) -> None:
+        self._share, self._count, self._own = share, count, DirectLocalities(network, images)
+        self.e_g, self.a_g, self.descriptors, self.beta = (
+            torch.cat(self._exchanged(getattr(self._own, name))) for name in ("e_g", "a_g", "descriptors", "beta")
+        )
+
+    def embed(self, rows: Tensor, cells: Tensor) -> Tensor:
+        parts = [Share(rank, self._share.processes).part(self._count) for rank in range(self._share.processes)]
+        places = [((rows >= part.start) & (rows < part.stop)).nonzero()[:, 0] for part in parts]
+        mine, own = parts[self._share.rank], places[self._share.rank]
+        found = self._own.embed(rows[own] - mine.start, cells[own]) if len(own) else self._own.e_g[:0]
+        whole = torch.cat(self._exchanged(found))
+        return torch.empty_like(whole).index_copy_(0, torch.cat(places), whole)
+
+    def _exchanged(self, own: Tensor) -> list[Tensor]:
+        """What every process found, in the order of their parts."""
+        return [one.to(own.device) for one in self._share.exchange({self._share.rank: own.cpu()})]
+
+
 class DirectSource:
-    """Localities computed when they are selected, by the frozen network; every random crop is a new one."""
+    """Localities computed when they are selected, by the frozen network; every random crop is a new one.
+
+    Of several processes each computes its part of every batch.
+    """
 
     is_lookup, reload = False, None
 
@@ -87,8 +122,13 @@ class DirectSource:
         self.labels = labels[self._rows.to(loader.device)]
 
     def take(self, crop: Tensor, images: Tensor) -> Localities:
-        batch = self._loader.some_random(self._rows[images.cpu()], crop > 0, self.generator)
-        return DirectLocalities(self._network, batch.images)
+        share, count = self._loader.share, len(images)
+        if count < share.processes:  # some would have no image
+            share = Share()
+        batch = self._loader.some_random(self._rows[images.cpu()], crop > 0, self.generator, share.part(count))
+        if share.alone:
+            return DirectLocalities(self._network, batch.images)
+        return SharedLocalities(self._network, batch.images, share, count)
 
 
 def open_source(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +14,66 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
+from erpcnet.config import WITH_POLICY, Config
+from erpcnet.data import ZeroShotDataset
 from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet
 from erpcnet.model.backbone_split import SplitBackbone
 from erpcnet.model.heads import DropRows, SwapRows
 from erpcnet.training.gradient_step import GradientStep
+from erpcnet.utils.memory import is_out_of_memory, total_memory
 from erpcnet.utils.progress import console
+from erpcnet.utils.runtime import default_device
 
 REMEDY = "lower --stage1.batch_size or --data.image_size"
+CHANNELS, FLOAT_BYTES = 3, 4  # of an image
+
+
+class _Batch(NamedTuple):
+    """A setting with its value, and how many images one process has in memory together by it."""
+
+    setting: str
+    value: int
+    images: int
+
+
+def check_memory(config: Config, dataset: ZeroShotDataset) -> None:
+    """Refuse settings with which a training cannot fit into memory, before anything is computed.
+
+    Only the pixels of the largest batch are counted, which are there together however little memory the network takes.
+
+    Raises:
+        InputError: They alone take more memory than there is.
+    """
+    size, memory = config.input_data.image_size, total_memory(default_device())
+    batches = _batches(config, dataset, int(os.environ.get("WORLD_SIZE", "1")))
+    setting, value, images = max(batches, key=lambda batch: batch.images)
+    least = images * CHANNELS * FLOAT_BYTES * size**2
+    if memory is None or least <= memory:
+        return
+    zoom = config.model.local.zoom
+    finer = f" with --model.local.zoom {zoom}" if zoom > 1 else ""
+    raise InputError(
+        f"--{setting} {value} and --data.image_size {config.data.image_size}{finer} put {images} images of {size} x "
+        f"{size} pixels into memory together, which takes {least / 2**30:.1f} GiB at least, and there are "
+        f"{memory / 2**30:.1f} GiB; lower one of them."
+    )
+
+
+def _batches(config: Config, dataset: ZeroShotDataset, processes: int) -> list[_Batch]:
+    """What a training is certain to hold at some time; a dataset may have fewer images than a batch could."""
+    train, test = len(dataset.train), max(len(dataset.test_seen), len(dataset.test_unseen))
+    size = config.evaluation.batch_size
+    if config.stage1.freeze_backbone:  # embeddings of all images, and from then on no pixels
+        return [_Batch("evaluation.batch_size", size, min(size, train + test))]
+    found = [_Batch("evaluation.batch_size", size, min(size, test))]
+    size = config.stage1.batch_size
+    found.append(_Batch("stage1.batch_size", size, min(size, train) // processes))
+    if config.variant in WITH_POLICY:
+        size = config.stage2.rollout_batch_size
+        shared = processes if config.variant == "hardnet" else 1  # a batch of a table is computed by one process
+        found.append(_Batch("stage2.rollout_batch_size", size, min(size, train) // shared))
+    return found
 
 
 class MemorySavingStep:
@@ -77,8 +130,10 @@ class MemorySavingStep:
                 if self._step is not None:
                     return self._step(shown, localities, labels, phi)
                 return self._in_parts(shown, localities, labels, phi)
-            except torch.OutOfMemoryError:
-                pass  # outside of here nothing of what was tried is held any more
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Outside of there nothing of what was tried is held any more.
             self._save_memory(len(shown), shown.device)
             _set_random_state(drawn, shown.device)
             for kept, current in zip(self._before, self._statistics, strict=True):

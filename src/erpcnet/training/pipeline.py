@@ -22,35 +22,52 @@ from erpcnet.training.checkpoint import Checkpoint, Checkpoints
 from erpcnet.training.context import Context, create_network
 from erpcnet.training.episode_sources import DirectSource, EpisodeSource, TableSource, policy_table
 from erpcnet.training.log import Log
+from erpcnet.training.plan import fold_name
 from erpcnet.training.stage1 import train_stage1
 from erpcnet.training.stage2 import train_stage2
-from erpcnet.utils.progress import console
+from erpcnet.training.validation import Validation
+from erpcnet.utils.progress import console, enter
 
 
 def train_network(
-    context: Context, dataset: ZeroShotDataset, log: Log, checkpoints: Checkpoints | None = None
+    context: Context,
+    dataset: ZeroShotDataset,
+    log: Log,
+    checkpoints: Checkpoints | None = None,
+    validation: Validation | None = None,
 ) -> ERPCNet:
     """Both stages on the training images of `dataset`; what checkpoints hold of them is not done again."""
     checkpoints = checkpoints or Checkpoints()
-    network = run_stage1(context, dataset, log, checkpoints.stage(1))
+    network = run_stage1(context, dataset, log, checkpoints.stage(1), validation)
     if network.policy is not None:
-        run_stage2(context, network, dataset, log, checkpoints.stage(2))
+        run_stage2(context, network, dataset, log, checkpoints.stage(2), validation)
     return network
 
 
-def run_stage1(context: Context, dataset: ZeroShotDataset, log: Log, checkpoint: Checkpoint | None = None) -> ERPCNet:
+def run_stage1(
+    context: Context,
+    dataset: ZeroShotDataset,
+    log: Log,
+    checkpoint: Checkpoint | None = None,
+    validation: Validation | None = None,
+) -> ERPCNet:
     """Stage I of a new network, unless a checkpoint holds what came out of it."""
     checkpoint = checkpoint or Checkpoint()
     network = create_network(context.config, len(dataset.attribute_names))
     if checkpoint.finished(network):
         return network.to(context.device).eval()
-    network = train_stage1(context, network, dataset, log, checkpoint)
+    network = train_stage1(context, network, dataset, log, checkpoint, validation)
     checkpoint.finish(network)
     return network
 
 
 def run_stage2(
-    context: Context, network: ERPCNet, dataset: ZeroShotDataset, log: Log, checkpoint: Checkpoint | None = None
+    context: Context,
+    network: ERPCNet,
+    dataset: ZeroShotDataset,
+    log: Log,
+    checkpoint: Checkpoint | None = None,
+    validation: Validation | None = None,
 ) -> None:
     """Stage II, in place, unless a checkpoint holds what came out of it."""
     config, checkpoint = context.config, checkpoint or Checkpoint()
@@ -62,7 +79,14 @@ def run_stage2(
     else:
         source = DirectSource(network, dataset, context.loader, config.stage2, config.seed)
     train_stage2(
-        network, source, config.stage2, seed=config.seed, log=log, checkpoint=checkpoint, runtime=context.runtime
+        network,
+        source,
+        config.stage2,
+        seed=config.seed,
+        log=log,
+        checkpoint=checkpoint,
+        runtime=context.runtime,
+        validation=None if validation is None else validation.of_policy(network),
     )
     checkpoint.finish(network.policy)
 
@@ -102,7 +126,7 @@ def select_operating_point(
 
     Args:
         context: Settings, images and machine.
-        log: Gets the losses of all trainings.
+        log: Gets what all trainings tell, that of the first fold within `fold0`.
         checkpoints: Of the training that is named.
     """
     model, evaluation = context.config.model, context.config.evaluation
@@ -113,12 +137,14 @@ def select_operating_point(
     rollouts = []
     folds = context.dataset.validation(evaluation.folds, seed=context.config.seed)
     for number, fold in enumerate(folds):
+        enter(fold_name(number))
         console.print(
             f"Choosing sigma and delta on {len(fold.unseen)} validation classes (fold {number + 1} of {len(folds)}), "
             f"training on the other {len(fold.seen)} seen ones"
         )
         named = None if checkpoints is None else checkpoints(f"validation{number}")
-        rollouts.append(rollout_test(context, train_network(context, fold, log, named), fold))
+        network = train_network(context, fold, log.within(f"fold{number}"), named, Validation(context, fold))
+        rollouts.append(rollout_test(context, network, fold))
     choice = choose_operating_point(rollouts, model.sigma, model.delta, evaluation.stop_loss)
     choice = with_diagnosis(choice, rollouts, model.sigma, model.delta, evaluation.stop_loss)
     for found in (choice.stop, choice.curve, choice.reject):

@@ -32,12 +32,13 @@ from erpcnet.inference.run_files import CONSOLE, METRICS, PICTURE, RUN, VALIDATI
 from erpcnet.model.heads import check_joint_kind
 from erpcnet.training.context import Context, open_context
 from erpcnet.training.log import Log
+from erpcnet.training.memory_saving import check_memory
 from erpcnet.training.pipeline import evaluate, select_operating_point, train_network
-from erpcnet.training.plan import plan_training
+from erpcnet.training.plan import WHOLE, plan_training
 from erpcnet.training.provenance import provenance
 from erpcnet.training.resume import Unfinished, check_folder, finish_cleaning
 from erpcnet.utils.files import as_path, write_atomically, write_json
-from erpcnet.utils.progress import Plan, console, console_log, planned
+from erpcnet.utils.progress import Plan, console, console_log, enter, planned
 from erpcnet.utils.runtime import on_device, use_deterministic_algorithms
 
 
@@ -79,6 +80,7 @@ def train_run(
         use_deterministic_algorithms()
     plan = plan_training(config, read)
     with on_device(device):
+        check_memory(config, read)
         context = open_context(config, read)
         return _train_claimed(context, out, plan)
 
@@ -122,6 +124,7 @@ def _train(context: Context, out: Path, unfinished: Unfinished) -> Metrics:
         console.print(f"sigma {point.sigma:g}, delta {point.delta:.3f}; training on all seen classes")
     log = Log(out / "logs" if main else None)
     log.text("config", config.to_yaml())
+    enter(WHOLE)
     network = train_network(context, read, log, unfinished.checkpoints("final"))
     validation = read_validation(out) if main else None
     (plainer,) = broadcast_object_list([() if validation is None else validation.plainer])

@@ -24,6 +24,7 @@ from erpcnet.training.log import Log, check_finite, check_weights
 from erpcnet.training.memory_saving import MemorySavingStep, convolution_blocks, keep_everything, whole_batches
 from erpcnet.training.shared_batches import share_batches, work_alone
 from erpcnet.training.stage1_sources import EmbeddingSource, ImageSource, RandomStreams, Stage1Batch, Stage1Source
+from erpcnet.training.validation import Validation
 from erpcnet.utils.processes import BatchPart, Share
 from erpcnet.utils.progress import bar
 
@@ -41,6 +42,7 @@ def train_stage1(
     dataset: ZeroShotDataset,
     log: Log,
     checkpoint: Checkpoint | None = None,
+    validation: Validation | None = None,
 ) -> ERPCNet:
     """Train everything but the policy.
 
@@ -48,8 +50,9 @@ def train_stage1(
         context: Settings, images and machine.
         network: A new network.
         dataset: Whose training images are used: the context's, or a validation fold of it.
-        log: Gets the losses of each epoch.
+        log: Gets the losses of each epoch, and what the validation images say.
         checkpoint: Written on the way; one that is there already is resumed from.
+        validation: Says how good the glance is after each epoch; after the last, that of the network that is returned.
 
     Returns:
         The network to use: with EMA, another one than was given.
@@ -64,9 +67,17 @@ def train_stage1(
             losses = trainer.epoch(advance)
             log.scalars("stage1/loss", losses, epoch + 1)
             log.scalars("learning_rate", {"stage1": trainer.lr}, epoch + 1)
-            advance(0, note=f"loss {losses['total']:.3f}")
+            note = f"loss {losses['total']:.3f}"
+            if validation is not None and epoch + 1 < epochs:
+                found = trainer.validate(validation)
+                log.scalars("stage1/validation", found, epoch + 1)
+                note += f", validation T1 {found['t1']:.1%}"
+            advance(0, note=note)
             checkpoint.save(trainer, epoch + 1)
-    return trainer.finish()
+    result = trainer.finish()
+    if validation is not None:
+        log.scalars("stage1/validation", validation.of_glances(result), epochs)
+    return result
 
 
 class Stage1Trainer:
@@ -138,6 +149,13 @@ class Stage1Trainer:
         self._check_losses()
         check_weights(self._network, self._where(self._schedule.last_epoch, batch.rows), "--stage1.lr")
         return {name: float(self._over_processes(total)) / self.batches for name, total in sums.items()}
+
+    def validate(self, validation: Validation) -> dict[str, float]:
+        """What validation images say of the weights that would be used if this were the end."""
+        if self._ema is None:
+            return validation.of_glances(self._network)
+        # The norms of the average have seen nothing yet (see `finish`); those that train are near.
+        return validation.of_glances(self._ema.network, dict(self._network.named_buffers()))
 
     def _backward(self, loss: Tensor) -> None:
         """The gradient of the mean over the whole batch, of which accelerate takes the mean over processes."""

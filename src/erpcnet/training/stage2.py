@@ -48,6 +48,7 @@ def train_stage2(
     log: Log,
     checkpoint: Checkpoint | None = None,
     runtime: Runtime | None = None,
+    validation: Callable[[], dict[str, float]] | None = None,
 ) -> None:
     """Train pi and V in place.
 
@@ -59,6 +60,7 @@ def train_stage2(
         log: Gets the metrics of each epoch.
         checkpoint: Written on the way; one that is there already is resumed from.
         runtime: Precision, and whether CUDA graphs are used.
+        validation: Says how good the network's rollouts are now; asked after each epoch.
     """
     trainer = Stage2Trainer(network, source, settings, seed, runtime)
     checkpoint = checkpoint or Checkpoint()
@@ -70,7 +72,13 @@ def train_stage2(
             check_finite(metrics, f"Stage II, epoch {epoch + 1}", "--stage2.lr")
             check_weights(trainer.policy, f"Stage II, epoch {epoch + 1}", "--stage2.lr")
             log.scalars("stage2", metrics, epoch + 1)
-            advance(note=f"return {metrics['mean_return']:.3f}")
+            log.scalars("learning_rate", {"stage2": settings.lr}, epoch + 1)
+            note = f"return {metrics['mean_return']:.3f}"
+            if validation is not None:
+                found = validation()
+                log.scalars("stage2/validation", found, epoch + 1)
+                note += f", validation T1 {found['t1']:.1%}"
+            advance(note=note)
             checkpoint.save(trainer, epoch + 1)
     network.zero_grad()  # or they would keep the memory of the CUDA graph that wrote them
 

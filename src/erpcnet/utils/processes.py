@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -75,6 +78,30 @@ class Share:
             dist.all_gather_object(parts, found)
         every = {number: one for part in parts for number, one in part.items()}
         return [every[number] for number in sorted(every)]
+
+
+@contextmanager
+def processes_joined(device: torch.device) -> Iterator[Share]:
+    """Within, the processes that a launcher such as torchrun has started exchange what they find.
+
+    Args:
+        device: Where this process computes.
+
+    Examples:
+        >>> with processes_joined(torch.device("cpu")) as share:
+        ...     share.part(10)
+        slice(0, 10, None)
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield Share.of_process()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Share.of_process()
+    finally:
+        dist.destroy_process_group()
 
 
 class BatchPart:
