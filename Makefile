@@ -61,7 +61,7 @@ test-portable: setup ## the tests with the kernels of other CPUs, seven times: s
 	echo "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1"; \
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 $(PYTEST)
 
-trust: setup ## try to break it: kills, bad inputs, several processes, long trainings, bad clients; writes docs/reliability.md's table
+trust: setup ## try to break it: kills, bad inputs, several processes, lost workers, long trainings, bad clients; writes docs/reliability.md's table
 	PYTHONPATH=tests $(BIN)/python -m trust --out benchmarks/results/trust.csv --page docs/reliability.md
 
 # Each package of `all` is its oldest, whatever tools of the tests would rather have; what those bring is the newest.

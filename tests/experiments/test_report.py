@@ -37,9 +37,6 @@ OTHERS = (
     "entropy.csv",
     "globalnet-sizes.csv",
     "attribute-places.csv",
-    "backbones.csv",
-    "creatures-zoom.csv",
-    "photos-cpu.csv",
 )
 RUNS = [path for path in sorted(RESULTS.glob("*.csv")) if path.name not in OTHERS]
 
@@ -161,7 +158,10 @@ def test_the_summary_leaves_missing_methods_empty() -> None:
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_pages_hold_the_tables_of_their_rows(path: Path) -> None:
-    page = RESULTS.parent / "results.md" if path.stem.startswith("cub") else path.with_suffix(".md")
+    of_cub = path.stem.startswith("cub")
+    page = RESULTS.parent / "results.md" if of_cub else RESULTS / f"{path.stem.partition('-')[0]}.md"
+    if path.stem == "backbones":
+        pytest.skip("tests/experiments/test_family_rows.py compares its table")
     assert ablation_tables(read_rows(path)) in page.read_text(encoding="utf-8")
 
 

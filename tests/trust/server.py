@@ -1001,7 +1001,9 @@ class Element {
   getContext() { return new Proxy({}, { get: () => () => ({ width: 1 }), set: () => true }); }
 }
 const known = new Map();
+globalThis.getComputedStyle = () => ({ getPropertyValue: () => "#000" });
 globalThis.document = {
+  documentElement: new Element("html"),
   getElementById: id => known.get(id) ?? known.set(id, new Element(id)).get(id),
   createElement: tag => new Element(tag), write: text => unsafe.push(`write ${text}`),
 };

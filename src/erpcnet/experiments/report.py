@@ -391,7 +391,10 @@ def main() -> None:
     results = Path("docs/results")
     fill(Path("README.md"), "quickstart", quickstart_block(read_rows(results / "quickstart.csv")))
     for name in ELSEWHERE:
-        fill(results / f"{name}.md", "ablation", ablation_tables(read_rows(results / f"{name}.csv")))
+        own = results / f"{name}.md"
+        fill(own, "ablation", ablation_tables(read_rows(results / f"{name}.csv")))
+        for path in sorted(results.glob(f"{name}-*.csv")):  # other settings, a section each
+            fill(own, path.stem, ablation_tables(read_rows(path)))
     page = results.parent / "results.md"
     ablations = {path.stem: read_rows(path) for path in sorted(results.glob("cub-*.csv"))}
     for name, rows in ablations.items():
