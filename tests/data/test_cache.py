@@ -162,12 +162,14 @@ def test_what_is_no_file_is_built_again(ending: str, dataset: ZeroShotDataset, t
     assert np.array_equal(open_cache(copied, 24).pixels, expected)
 
 
-def test_a_damaged_head_is_built_again(dataset: ZeroShotDataset, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_built_again(dataset: ZeroShotDataset, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(dataset.root, data, ignore=shutil.ignore_patterns(FOLDER))
     copied = read_dataset(data)
     expected = open_cache(copied, 24).pixels.copy()
     (stored,) = (data / FOLDER).glob("*.npy")
     content = stored.read_bytes()
-    stored.write_bytes(content[:12] + b"((((" + content[16:])
-    assert np.array_equal(open_cache(copied, 24).pixels, expected)
+    # No header; one that is right, with pixels that begin too late or end too late.
+    for damaged in (content[:12] + b"((((" + content[16:], content[:128] + content[30:], content + b"x"):
+        stored.write_bytes(damaged)
+        assert np.array_equal(open_cache(copied, 24).pixels, expected)
