@@ -19,7 +19,7 @@ from erpcnet.config import Config, TestCrops, load_config
 from erpcnet.data import ZeroShotDataset
 from erpcnet.evaluation.protocol import measure
 from erpcnet.evaluation.rollouts import EvaluationRollouts
-from erpcnet.experiments.analyse import SHOWN, TRIED, Sheet, draw_sheet, mistaken_pictures
+from erpcnet.experiments.analyse import mistaken_pictures
 from erpcnet.experiments.analysis import (
     Trajectories,
     class_records,
@@ -32,6 +32,7 @@ from erpcnet.experiments.analysis import (
     was_right_at_once,
     was_won,
 )
+from erpcnet.experiments.sheets import SHOWN, TRIED, Sheet, draw_sheet
 from erpcnet.inference.examples import load_picture
 from erpcnet.inference.prediction import Locality, Prediction
 from erpcnet.model import ERPCNet

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -18,20 +17,15 @@ from erpcnet.evaluation.baselines import learning_curve
 from erpcnet.evaluation.gzsl import seen_unseen_curve
 from erpcnet.evaluation.protocol import Metrics, measure
 from erpcnet.evaluation.rollouts import EvaluationRollouts
-from erpcnet.evaluation.runs import OpenedRun, open_run, read_validation
+from erpcnet.evaluation.runs import OpenedRun, Validation, open_run, read_validation
 from erpcnet.experiments import figures
 from erpcnet.experiments.analysis import (
-    Failures,
     Trajectories,
     class_records,
     embed,
     failures,
     follow,
-    quickest,
     thresholds,
-    was_lost,
-    was_right_at_once,
-    was_won,
 )
 from erpcnet.experiments.attribute_places import attribute_places
 from erpcnet.experiments.diagnosis import (
@@ -43,17 +37,14 @@ from erpcnet.experiments.diagnosis import (
     seen_records,
 )
 from erpcnet.experiments.page import Block, Page, Picture, Section, Slider, Table
-from erpcnet.inference.classifier import ZeroShotClassifier
+from erpcnet.experiments.sheets import draw_sheets
 from erpcnet.inference.examples import load_picture
-from erpcnet.inference.loading import load
-from erpcnet.inference.prediction import Prediction
 from erpcnet.model.scoring import OperatingPoint
 from erpcnet.model.selection import default_order
 from erpcnet.utils.files import output_file, write_atomically
 from erpcnet.utils.runtime import Runtime
 
 SHOWN = 6  # pictures of a kind
-TRIED = 24  # images of a kind that are predicted again, of which those are shown
 LISTED = 10  # classes, attributes, pairs
 DELTAS = 101  # at which a person can look
 PAGE, HTML = "analysis.md", "analysis.html"
@@ -95,13 +86,14 @@ def analyse_run(
         raise InputError(f"{out} cannot be made ({error.strerror}).") from None
     rollouts, point = opened.rollouts(), opened.point
     metrics, found = measure(rollouts, point, opened.config.seed), follow(rollouts, point)
+    validation = read_validation(run)
     sections = [
-        _attributes(run, rollouts, out),
+        _attributes(validation, rollouts, out),
         _places(opened),
         _classes(rollouts, found, out),
         _seen_classes(rollouts, point),
         _more(opened, out),
-        _curve(run, rollouts, point, out),
+        _curve(validation, rollouts, point, out),
     ]
     if opened.network.steps:
         sections += [_steps(rollouts, metrics, found, out), _threshold(rollouts, point, out)]
@@ -123,9 +115,8 @@ def _head(run: str | Path, metrics: Metrics) -> tuple[str, str]:
     )
 
 
-def _attributes(run: str | Path, rollouts: EvaluationRollouts, out: Path) -> Section | None:
-    stored = read_validation(run)
-    records = attribute_records(rollouts, None if stored is None else stored.attribute_auc)
+def _attributes(validation: Validation | None, rollouts: EvaluationRollouts, out: Path) -> Section | None:
+    records = attribute_records(rollouts, None if validation is None else validation.attribute_auc)
     if not records:
         return None
     known = [one.on_validation if one.on_validation is not None else one.on_unseen or 0.0 for one in records]
@@ -272,7 +263,9 @@ def _more(opened: OpenedRun, out: Path) -> Section | None:
     )
 
 
-def _curve(run: str | Path, rollouts: EvaluationRollouts, point: OperatingPoint, out: Path) -> Section | None:
+def _curve(
+    validation: Validation | None, rollouts: EvaluationRollouts, point: OperatingPoint, out: Path
+) -> Section | None:
     if rollouts.seen is None:
         return None
     figures.draw_curve(seen_unseen_curve(rollouts, point.sigma), point.delta, out / "seen-unseen.png")
@@ -283,9 +276,8 @@ def _curve(run: str | Path, rollouts: EvaluationRollouts, point: OperatingPoint,
             "seen-unseen.png", "S over U over all deltas, with the one that is used and the best one on test images"
         ),
     ]
-    stored = read_validation(run)
-    if stored is not None and stored.curve is not None:
-        curve = stored.curve
+    if validation is not None and validation.curve is not None:
+        curve = validation.curve
         deltas = sorted({*np.linspace(0, max(curve.deltas), DELTAS).tolist(), point.delta})
         values = np.array([curve.at(delta) for delta in deltas]) * 100
         columns = {name: values[:, column].tolist() for column, name in enumerate("USH")}
@@ -332,126 +324,36 @@ def _threshold(rollouts: EvaluationRollouts, point: OperatingPoint, out: Path) -
 def _what_localities_change(
     run: str | Path, rollouts: EvaluationRollouts, found: Trajectories, test_crops: TestCrops | None, out: Path
 ) -> Section:
-    told, steps = failures(found), found.steps.double()
+    fates, steps = failures(found), found.steps.double()
     groups = (
-        ("right at once: after the glance and at the end", told.at_once),
-        ("won: wrong after the glance, right at the end", told.won),
-        ("lost: right on the way, wrong at the end", told.lost),
-        ("never right", told.never),
+        ("right at once: after the glance and at the end", fates.at_once),
+        ("won: wrong after the glance, right at the end", fates.won),
+        ("lost: right on the way, wrong at the end", fates.lost),
+        ("never right", fates.never),
     )
     rows = [
         (name, str(len(images)), f"{float(steps[images].mean()):.2f}" if len(images) else "") for name, images in groups
     ]
     blocks: list[Block] = [
-        f"Of {len(steps)} images {told.right} are right at the end; localities won {len(told.won)} of them, and lost "
-        f"{len(told.lost)} that were right before.",
+        f"Of {len(steps)} images {fates.right} are right at the end; localities won {len(fates.won)} of them, and lost "
+        f"{len(fates.lost)} that were right before.",
         Table(("", "images", "localities, on average"), rows),
     ]
     if rollouts.network.policy is not None:  # chance would select others the next time
-        blocks += _sheets(run, rollouts, found, told, test_crops, out)
-    if len(told.lost):
-        figures.draw_failures(told, out / "failures.png")
-        at = told.lost_at.tolist()
-        after = range(1, len(told.chance_of_kept))
+        blocks += draw_sheets(run, rollouts, found, fates, test_crops, out)
+    if len(fates.lost):
+        figures.draw_failures(fates, out / "failures.png")
+        at = fates.lost_at.tolist()
+        after = range(1, len(fates.chance_of_kept))
         blocks += [
             Table(("lost at step", *map(str, after)), [("images", *(str(at.count(step)) for step in after))]),
             Table(
-                ("chance of the true class after step", *map(str, range(len(told.chance_of_lost)))),
-                [("lost", *(f"{100 * value:.1f}" for value in told.chance_of_lost.tolist()))],
+                ("chance of the true class after step", *map(str, range(len(fates.chance_of_lost)))),
+                [("lost", *(f"{100 * value:.1f}" for value in fates.chance_of_lost.tolist()))],
             ),
             Picture("failures.png", "When right answers were lost, and how sure the network was of the true class"),
         ]
     return Section("What localities change", blocks)
-
-
-class Sheet(NamedTuple):
-    """Pictures of what becomes of answers.
-
-    Attributes:
-        file: Of the picture.
-        heading: In the picture.
-        caption: On the page.
-        images: Which of the test images of unseen classes it is about.
-        shows: Whether a prediction of an image of that class is of the kind that is drawn.
-    """
-
-    file: str
-    heading: str
-    caption: str
-    images: np.ndarray
-    shows: Callable[[Prediction, str], bool]
-
-
-def _sheets(
-    run: str | Path,
-    rollouts: EvaluationRollouts,
-    found: Trajectories,
-    told: Failures,
-    test_crops: TestCrops | None,
-    out: Path,
-) -> list[Picture]:
-    """The localities of some images that the glance has right, that localities win, and that they lose."""
-    steps = found.steps.cpu().numpy()
-    at_once, won, lost = (images.cpu().numpy() for images in (told.at_once, told.won, told.lost))
-    sheets = (
-        Sheet(
-            "glance.png",
-            "Right at once: the glance was enough",
-            "Images that the glance has right, those that stop after the fewest localities",
-            quickest(at_once, steps, TRIED),
-            was_right_at_once,
-        ),
-        Sheet(
-            "won.png",
-            "Won: the glance was wrong, localities put it right",
-            "Images that only localities solve",
-            won,
-            was_won,
-        ),
-        Sheet(
-            "lost.png",
-            "Lost: right on the way, wrong at the end",
-            "Images that localities lose, which the paper calls failures of the policy",
-            lost,
-            was_lost,
-        ),
-    )
-    classifier, dataset = load(run, test_crops=test_crops), rollouts.dataset
-    return [
-        Picture(sheet.file, f"{sheet.caption}: {shown} of {total}")
-        for sheet, total in zip(sheets, (len(at_once), len(won), len(lost)), strict=True)
-        if (shown := draw_sheet(classifier, dataset, sheet, out))
-    ]
-
-
-def draw_sheet(classifier: ZeroShotClassifier, dataset: ZeroShotDataset, sheet: Sheet, out: Path) -> int:
-    """Draw some of a sheet's images, from the first class to the last; how many.
-
-    Of several crops, and where rounding decides, an image may come to another end than it did in the evaluation: it is
-    left out then.
-    """
-    rows = dataset.test_unseen[sheet.images]
-    rows = _spread(rows[np.argsort(dataset.labels[rows], kind="stable")], TRIED)
-    pictures = [load_picture(dataset, row) for row in rows]
-    truths = [dataset.classes[dataset.labels[row]] for row in rows]
-    found = classifier.predict(pictures, "unseen") if pictures else []
-    kept = _spread(
-        np.array([place for place, truth in enumerate(truths) if sheet.shows(found[place], truth)], dtype=int), SHOWN
-    )
-    if len(kept):
-        figures.draw_selections(
-            [pictures[place] for place in kept],
-            [found[place] for place in kept],
-            [truths[place] for place in kept],
-            sheet.heading,
-            out / sheet.file,
-        )
-    return len(kept)
-
-
-def _spread(values: np.ndarray, count: int) -> np.ndarray:
-    """So many of them at most, from the first to the last."""
-    return values[np.unique(np.linspace(0, len(values) - 1, count).astype(int))] if len(values) else values
 
 
 def _embeddings(rollouts: EvaluationRollouts, found: Trajectories, out: Path) -> Section | None:
