@@ -9,25 +9,22 @@ from statistics import stdev
 import pytest
 
 from erpcnet.evaluation.metrics import harmonic_mean
+from erpcnet.experiments.markdown import fill
 from erpcnet.experiments.quickstart import CPUS, run_once
 from erpcnet.experiments.report import (
     ELSEWHERE,
     ablation_tables,
-    bars_table,
     entropy_table,
-    fill,
     others_table,
     own_rows,
     places_table,
     published_table,
     quickstart_block,
-    ratios_table,
-    read_benches,
     spread,
     summary_table,
-    times_tables,
 )
 from erpcnet.experiments.rows import read_rows
+from erpcnet.experiments.speed_tables import bars_table, ratios_table, read_benches, times_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"

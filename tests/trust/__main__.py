@@ -15,7 +15,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 from rich.console import Console
 from rich.table import Table
 
-from erpcnet.experiments.report import fill, markdown_table
+from erpcnet.experiments.markdown import fill, markdown_table
 from erpcnet.experiments.rows import write_rows
 from trust import clusters, inputs, kills, processes, server, soak
 from trust.cases import Row, temporary

@@ -11,7 +11,7 @@ from importlib.metadata import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from erpcnet.experiments.report import fill, markdown_table
+from erpcnet.experiments.markdown import fill, markdown_table
 
 PAGE = Path("docs/dependencies.md")
 

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from erpcnet.experiments.report import markdown_table
+from erpcnet.experiments.markdown import markdown_table
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8885; --quiet: #5d6675; }

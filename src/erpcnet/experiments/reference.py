@@ -28,7 +28,7 @@ import erpcnet.config
 from erpcnet.config import Config, list_presets, read_values
 from erpcnet.config.config import flatten
 from erpcnet.errors import InputError
-from erpcnet.experiments.report import fill, markdown_table
+from erpcnet.experiments.markdown import fill, markdown_table
 from erpcnet.experiments.rows import read_rows, write_rows
 from erpcnet.model import SplitBackbone, create_backbone
 
