@@ -41,7 +41,7 @@ def main() -> None:
     spread = np.linspace(0, len(dataset.test_unseen) - 1, count).astype(int)
     rows = dataset.test_unseen[spread]
     found: dict[str, object] = {}
-    ways: tuple[Execution, ...] = ("sequential", "parallel", "parallel_graph", "sequential_graph")
+    ways: tuple[Execution, ...] = ("sequential", "parallel", "parallel_graph", "sequential_graph", "stopping_graph")
     for way in ways if torch.cuda.is_available() else ways[:2]:
         model = erpcnet.load(options.run, execution=way)
         network = model.network

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor, nn
 
+import erpcnet.utils.cuda_graphs
 from browser import Browser, start_browser
 from erpcnet.config import (
     BackboneSettings,
@@ -139,3 +142,42 @@ def shared(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"needs {'/'.join(('shared', *parts))} beside the repository")
     return path
+
+
+class PretendedGraph:
+    """Runs again and writes what comes out over what came out first, as a replay does; a CPU captures nothing."""
+
+    def __init__(self, run: Callable[[], object], result: object) -> None:
+        self._run, self._result = run, result
+
+    def replay(self) -> None:
+        _write_over(self._result, self._run())
+
+
+def _write_over(old: object, new: object) -> None:
+    for before, after in zip(_tensors(old), _tensors(new), strict=True):
+        before.copy_(after)
+
+
+def _tensors(value: object) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, nn.Module):
+        return []
+    parts = value if isinstance(value, tuple) else vars(value).values() if hasattr(value, "__dict__") else ()
+    return [one for part in parts for one in _tensors(part)]
+
+
+@pytest.fixture
+def pretended_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA graphs on a CPU."""
+
+    def capture(run: Callable[[], object], *_: object) -> tuple[PretendedGraph, object]:
+        result = run()
+        return PretendedGraph(run, result), result
+
+    monkeypatch.setattr(erpcnet.utils.cuda_graphs, "capture", capture)
+    monkeypatch.setattr(erpcnet.utils.cuda_graphs, "side_stream", lambda _stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda _mode: None)

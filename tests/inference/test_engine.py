@@ -73,7 +73,7 @@ def test_images_stop_where_sigma_says_so() -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", ["globalnet", "hardnet"])
-@pytest.mark.parametrize("way", ["parallel", "auto", "parallel_graph", "sequential_graph"])
+@pytest.mark.parametrize("way", ["parallel", "auto", "parallel_graph", "sequential_graph", "stopping_graph"])
 def test_what_has_no_table_goes_one_by_one(variant: str, way: Execution) -> None:
     network = small_network(variant)
     expected = rollout(network, DirectLocalities(network, _images(2)[0]), default_order(network, 0))
@@ -114,7 +114,13 @@ def test_an_unknown_way_is_named() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("variant", "way"),
-    [("erpcnet", "parallel_graph"), ("erpcnet", "sequential_graph"), ("hardnet", "sequential_graph")],
+    [
+        ("erpcnet", "parallel_graph"),
+        ("erpcnet", "sequential_graph"),
+        ("erpcnet", "stopping_graph"),
+        ("hardnet", "sequential_graph"),
+        ("hardnet", "stopping_graph"),
+    ],
 )
 def test_a_captured_rollout_is_the_rollout(variant: str, way: Execution) -> None:
     network = small_network(variant).cuda()

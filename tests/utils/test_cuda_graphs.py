@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
-import erpcnet.utils.cuda_graphs
 from conftest import small_network
 from erpcnet.inference import Engine, Execution
 from erpcnet.utils.cuda_graphs import WARMUP_RUNS, CapturedFunction, GraphedFunction, _synchronizing
@@ -38,41 +35,7 @@ def test_waits_of_this_thread_are_found(monkeypatch: pytest.MonkeyPatch) -> None
     assert modes == ["warn", 0]
 
 
-class PretendedGraph:
-    """Runs again and writes what comes out over what came out first, as a replay does; a CPU captures nothing."""
-
-    def __init__(self, run: Callable[[], object], result: object) -> None:
-        self._run, self._result = run, result
-
-    def replay(self) -> None:
-        _write_over(self._result, self._run())
-
-
-def _write_over(old: object, new: object) -> None:
-    for before, after in zip(_tensors(old), _tensors(new), strict=True):
-        before.copy_(after)
-
-
-def _tensors(value: object) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [] if value is None else [one for part in vars(value).values() for one in _tensors(part)]
-
-
-@pytest.fixture
-def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(run: Callable[[], object], *_: object) -> tuple[PretendedGraph, object]:
-        result = run()
-        return PretendedGraph(run, result), result
-
-    monkeypatch.setattr(erpcnet.utils.cuda_graphs, "capture", capture)
-    monkeypatch.setattr(erpcnet.utils.cuda_graphs, "side_stream", lambda _stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: None)
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda _mode: None)
-
-
-@pytest.mark.usefixtures("_pretended")
+@pytest.mark.usefixtures("pretended_graphs")
 def test_a_replay_reads_new_arguments_and_refuses_other_shapes() -> None:
     first = torch.arange(3.0)
     replay = CapturedFunction(lambda value, _: value * 2, torch.device("cpu"), [first, None])
@@ -83,7 +46,7 @@ def test_a_replay_reads_new_arguments_and_refuses_other_shapes() -> None:
             replay(*wrong)
 
 
-@pytest.mark.usefixtures("_pretended")
+@pytest.mark.usefixtures("pretended_graphs")
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_function_is_captured_unless_it_waits(waits: bool) -> None:
     def run(value: Tensor) -> Tensor:
@@ -102,9 +65,9 @@ def test_a_function_is_captured_unless_it_waits(waits: bool) -> None:
     assert any("not captured as a CUDA graph" in str(warning.message) for warning in told) == waits
 
 
-@pytest.mark.usefixtures("_pretended")
+@pytest.mark.usefixtures("pretended_graphs")
 @torch.inference_mode()
-@pytest.mark.parametrize("way", ["parallel_graph", "sequential_graph"])
+@pytest.mark.parametrize("way", ["parallel_graph", "sequential_graph", "stopping_graph"])
 def test_graphs_are_kept_apart_by_size_and_copied_out(way: Execution) -> None:
     engine, usual = Engine(small_network()), Engine(small_network(), "sequential")
     drawn = torch.Generator().manual_seed(0)

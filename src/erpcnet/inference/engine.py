@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from erpcnet.errors import InputError
+from erpcnet.inference.stopping_graphs import StoppingGraphs
 from erpcnet.model import ERPCNet
 from erpcnet.model.localities import DirectLocalities, ParallelLocalities
 from erpcnet.model.reward import steps_taken
@@ -21,9 +22,9 @@ from erpcnet.model.selection import SelectionOrder, default_order
 from erpcnet.utils.cuda_graphs import CapturedFunction
 from erpcnet.utils.runtime import Runtime
 
-Execution = Literal["auto", "sequential", "parallel", "parallel_graph", "sequential_graph"]
+Execution = Literal["auto", "sequential", "parallel", "parallel_graph", "sequential_graph", "stopping_graph"]
 TRIES = 3  # of each way and batch size; the first warms up
-MAX_GRAPHS = 6  # CUDA graphs that are kept
+MAX_GRAPHS = 6  # captured rollouts that are kept
 
 
 class Engine:
@@ -31,7 +32,8 @@ class Engine:
 
     `sequential` computes a locality when it is selected, and nothing for images that are done; `parallel` computes all
     of them at once and stops afterwards. `parallel_graph` and `sequential_graph`, for a policy on a GPU, are the two
-    without stopping, captured once for each batch size as CUDA graphs. `auto` serves the first batches of each size by
+    without stopping, captured once for each batch size as CUDA graphs; `stopping_graph` is `sequential` with every step
+    captured, for several numbers of images that are not done. `auto` serves the first batches of each size by
     turns, times them, and keeps to the fastest way from then on: the measurement costs nothing. A way that a network or
     a machine does not have is `sequential`.
 
@@ -50,12 +52,13 @@ class Engine:
         self.network, self.execution, self.seed = network, execution, seed
         self.runtime = runtime or Runtime()
         self._seconds: dict[tuple[int, Execution], list[float]] = defaultdict(list)
-        self._graphs: OrderedDict[tuple[int, type[DirectLocalities]], CapturedFunction[Rollout]] = OrderedDict()
+        self._graphs: OrderedDict[tuple[int, Execution], Callable[[Tensor, StopRule | None], Rollout]] = OrderedDict()
         self._run: dict[Execution, Callable[[Tensor, StopRule | None], Rollout]] = {
             "sequential": self._sequential,
             "parallel": self._parallel,
-            "parallel_graph": partial(self._graph, ParallelLocalities),
-            "sequential_graph": partial(self._graph, DirectLocalities),
+            "parallel_graph": partial(self._graph, "parallel_graph"),
+            "sequential_graph": partial(self._graph, "sequential_graph"),
+            "stopping_graph": partial(self._graph, "stopping_graph"),
         }
 
     @torch.inference_mode()
@@ -91,7 +94,8 @@ class Engine:
         if at_once:
             ways.append("parallel")
         if network.policy is not None and next(network.parameters()).is_cuda:
-            ways += ["parallel_graph", "sequential_graph"] if at_once else ["sequential_graph"]
+            ways += ["parallel_graph"] if at_once else []
+            ways += ["sequential_graph", "stopping_graph"]
         return ways
 
     def _order(self) -> SelectionOrder:
@@ -106,18 +110,24 @@ class Engine:
         whole = rollout(self.network, ParallelLocalities(self.network, images), self._order())
         return _stopped(whole, stop)
 
-    def _graph(self, localities: type[DirectLocalities], images: Tensor, stop: StopRule | None) -> Rollout:
-        network, order = self.network, self._order()
-        graphs, key = self._graphs, (len(images), localities)
+    def _graph(self, way: Execution, images: Tensor, stop: StopRule | None) -> Rollout:
+        graphs, key = self._graphs, (len(images), way)
         if key not in graphs:
             if len(graphs) == MAX_GRAPHS:
                 graphs.popitem(last=False)
-            graphs[key] = CapturedFunction(
-                lambda some: rollout(network, localities(network, some), order), images.device, [images]
-            )
+            graphs[key] = self._capture(way, images)
         graphs.move_to_end(key)  # the one used longest ago goes first
-        whole = graphs[key](images).each(torch.clone)  # the next replay overwrites what was captured
-        return _stopped(whole, stop)
+        return graphs[key](images, stop).each(torch.clone)  # the next replay overwrites what was captured
+
+    def _capture(self, way: Execution, images: Tensor) -> Callable[[Tensor, StopRule | None], Rollout]:
+        network, order = self.network, self._order()
+        if way == "stopping_graph":
+            return StoppingGraphs(network, order, images)
+        localities = ParallelLocalities if way == "parallel_graph" else DirectLocalities
+        whole = CapturedFunction(
+            lambda some: rollout(network, localities(network, some), order), images.device, [images]
+        )
+        return lambda some, stop: _stopped(whole(some), stop)
 
 
 def _stopped(whole: Rollout, stop: StopRule | None) -> Rollout:

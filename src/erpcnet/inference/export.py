@@ -46,7 +46,8 @@ class Program(nn.Module):
         self.network, self._classifier = classifier.network, [classifier]  # in a list: it is no module
         size = self.network.image_size
         self._localities = ParallelLocalities if self.network.tabulable else DirectLocalities
-        self.register_buffer("windows", self.network.grid.boxes(size) / size)
+        device = next(self.network.parameters()).device
+        self.register_buffer("windows", (self.network.grid.boxes(size) / size).to(device))
 
     def forward(
         self, pixels: Tensor, shapes: Tensor, attributes: Tensor, seen: Tensor

@@ -37,6 +37,9 @@ def fuse(network: ERPCNet, precision: torch.dtype | None = None) -> ERPCNet:
         The same network.
     """
     network.eval().requires_grad_(False)
+    for module in network.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # a copy's weights lie apart, and cuDNN would gather them at every call
     parts: list[tuple[nn.Module, str]] = [(network.backbone, "trunk"), (network.backbone, "last")]
     if network.local is not None:
         if isinstance(network.local, WindowSubnet):
@@ -107,7 +110,7 @@ class FusedConvolution(nn.Module):
             self.bias, other.bias = nn.Parameter(self.bias + other.bias, requires_grad=False), None
 
     def forward(self, value: Tensor, added: Tensor | None = None) -> Tensor:
-        if not value.is_cuda:
+        if not value.is_cuda or torch.compiler.is_exporting():  # torch.export does not know cuDNN's fused kernels
             found = F.conv2d(value, self.weight, self.bias, *self._how)
             return torch.relu(found if added is None else found + added)
         if added is None:

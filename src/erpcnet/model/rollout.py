@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from erpcnet.model.heads import JointState
 from erpcnet.model.localities import Localities
 from erpcnet.model.network import ERPCNet
 from erpcnet.model.selection import SelectionOrder
@@ -89,10 +91,53 @@ def rollout(
     Returns:
         The rollout of N images; GlobalNet's has T = 0.
     """
+    result = empty_rollout(network, localities, keep_localities)
+    most = network.steps if max_steps is None else min(network.steps, max_steps)
+    if most == 0:
+        return result
+    state = begin_rollout(network, localities, order, hide_global)
+    for step in range(most):
+        state, a_j, beta = take_step(network, localities, order, result, state, step)
+        if stop is not None and step + 1 < most:
+            going = ~stop(localities.a_g[state.rows], a_j, beta)
+            if not going.all():
+                state = state.take(going)
+            if len(state.rows) == 0:
+                break
+    return result
+
+
+class RolloutState(NamedTuple):
+    """Between two steps, of the M images that are not done.
+
+    Attributes:
+        rows: [M], which images of the batch they are.
+        previous: [M, D], the embedding of the latest locality, or e_g before the first.
+        visited: [M, cells] bool.
+        joint: What the joint head has accumulated.
+    """
+
+    rows: Tensor
+    previous: Tensor
+    visited: Tensor
+    joint: JointState
+
+    def take(self, kept: Tensor) -> RolloutState:
+        """Of some of the images, by a mask or by their places."""
+        rows, previous, visited, *joint = (part[kept] for part in self.tensors())
+        return RolloutState(rows, previous, visited, type(self.joint)(*joint))
+
+    def tensors(self) -> list[Tensor]:
+        """All of it, the joint head's fields last."""
+        return [self.rows, self.previous, self.visited, *self.joint]
+
+
+def empty_rollout(network: ERPCNet, localities: Localities, keep_localities: bool = False) -> Rollout:
+    """A rollout of no steps yet, for `take_step` to write into."""
     e_g, a_g = localities.e_g, localities.a_g
     # shape[0], here and wherever a rollout comes by: torch.export takes what len() says for a constant.
     count, steps, device = e_g.shape[0], network.steps, e_g.device
-    result = Rollout(
+    return Rollout(
         cells=torch.full((count, steps), -1, device=device),
         steps=torch.zeros(count, dtype=torch.long, device=device),
         a_g=a_g,
@@ -100,32 +145,38 @@ def rollout(
         beta=torch.zeros(count, steps, device=device),
         e_l=e_g.new_zeros(count, steps, e_g.shape[1]) if keep_localities else None,
     )
-    most = steps if max_steps is None else min(steps, max_steps)
-    if most == 0:
-        return result
+
+
+def begin_rollout(
+    network: ERPCNet, localities: Localities, order: SelectionOrder, hide_global: bool = False
+) -> RolloutState:
+    """The state of all images before the first step."""
     order.begin(localities)
-    rows = torch.arange(count, device=device)
-    state, previous = network.joint.start(torch.zeros_like(e_g) if hide_global else e_g), e_g
-    visited = torch.zeros(count, network.grid.cells, dtype=torch.bool, device=device)
-    for step in range(most):
-        cells = order.select(rows, previous, visited)
-        previous = localities.embed(rows, cells)
-        state = network.joint.add(state, previous, step)
-        a_j, beta = network.joint.read(state), localities.beta[rows, cells]
-        # A number would be copied from the host, which the capture of a CUDA graph does not allow.
-        result.cells[rows, step], result.steps[rows] = cells, torch.full_like(rows, step + 1)
-        result.a_j[rows, step], result.beta[rows, step] = a_j.to(result.a_j.dtype), beta
-        if result.e_l is not None:
-            result.e_l[rows, step] = previous
-        visited = visited.scatter(1, cells[:, None], True)
-        if stop is not None and step + 1 < most:
-            going = ~stop(a_g[rows], a_j, beta)
-            if not going.all():
-                rows, previous, visited = rows[going], previous[going], visited[going]
-                state = type(state)(*(part[going] for part in state))
-            if len(rows) == 0:
-                break
-    return result
+    e_g = localities.e_g
+    rows = torch.arange(e_g.shape[0], device=e_g.device)
+    visited = torch.zeros(e_g.shape[0], network.grid.cells, dtype=torch.bool, device=e_g.device)
+    return RolloutState(rows, e_g, visited, network.joint.start(torch.zeros_like(e_g) if hide_global else e_g))
+
+
+def take_step(
+    network: ERPCNet, localities: Localities, order: SelectionOrder, result: Rollout, state: RolloutState, step: int
+) -> tuple[RolloutState, Tensor, Tensor]:
+    """Select, look at and join one more locality of the images that are not done, and write it into `result`.
+
+    Returns:
+        The state after it, and of its images a_j [M, A] and the selected cells' beta [M].
+    """
+    rows = state.rows
+    cells = order.select(rows, state.previous, state.visited)
+    previous = localities.embed(rows, cells)
+    joint = network.joint.add(state.joint, previous, step)
+    a_j, beta = network.joint.read(joint), localities.beta[rows, cells]
+    # A number would be copied from the host, which the capture of a CUDA graph does not allow.
+    result.cells[rows, step], result.steps[rows] = cells, torch.full_like(rows, step + 1)
+    result.a_j[rows, step], result.beta[rows, step] = a_j.to(result.a_j.dtype), beta
+    if result.e_l is not None:
+        result.e_l[rows, step] = previous
+    return RolloutState(rows, previous, state.visited.scatter(1, cells[:, None], True), joint), a_j, beta
 
 
 def truncate(whole: Rollout, steps: Tensor) -> Rollout:
