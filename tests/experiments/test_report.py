@@ -32,6 +32,7 @@ OTHERS = (
     "published.csv",
     "quickstart.csv",
     "entropy.csv",
+    "entropy-cub.csv",
     "globalnet-sizes.csv",
     "attribute-places.csv",
 )
@@ -88,8 +89,9 @@ def test_the_page_says_where_attributes_are_read() -> None:
     assert head.split("|")[2].strip() == "{} ({}, {})".format(*shares)
 
 
-def test_the_page_says_what_entropy_does() -> None:
-    rows = read_rows(RESULTS / "entropy.csv")
+@pytest.mark.parametrize("name", ["entropy", "entropy-cub"])
+def test_the_page_says_what_entropy_does(name: str) -> None:
+    rows = read_rows(RESULTS / f"{name}.csv")
     assert len(rows) == 2 * 3 * 31
     assert entropy_table(rows) in (RESULTS.parent / "results.md").read_text(encoding="utf-8")
 

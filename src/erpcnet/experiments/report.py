@@ -313,7 +313,8 @@ def main() -> None:
     fill(page, "summary", summary_table(list(ablations.values()), published))
     fill(page, "published", published_table(published, own_rows(results)))
     fill(page, "places", places_table(read_rows(results / "attribute-places.csv")))
-    fill(page, "entropy", entropy_table(read_rows(results / "entropy.csv")))
+    for name in ("entropy", "entropy-cub"):
+        fill(page, name, entropy_table(read_rows(results / f"{name}.csv")))
     fill(page, "others", others_table({name: read_rows(results / f"{name}.csv") for name in ELSEWHERE}))
     speed, timings = results.parent / "speed.md", Path("benchmarks/results")
     fill(speed, "arithmetic", arithmetic_table(read_rows(timings / "arithmetic.csv")))
