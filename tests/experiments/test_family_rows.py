@@ -18,7 +18,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def test_the_table_of_trained_families_is_that_of_its_rows() -> None:
+def test_the_table_of_families_matches_its_rows() -> None:
     rows = read_rows(DOCS / "results" / "backbones.csv")
     backbones = list(dict.fromkeys(row["backbone"] for row in rows))
     assert [(row["backbone"], row["method"]) for row in rows] == [(name, of) for name in backbones for of in METHODS]

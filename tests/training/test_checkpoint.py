@@ -281,7 +281,7 @@ def test_a_killed_command_is_resumed(creatures: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["protocol"] == "fixed"
 
 
-def test_a_run_that_died_in_its_last_cleaning_is_whole(
+def test_a_run_killed_in_its_last_cleaning_is_whole(
     tiny_config: Config, creatures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"

@@ -58,7 +58,7 @@ def _context(config: Config, dataset: ZeroShotDataset, variant: Variant = "globa
     return open_context(replace(config, variant=variant, stage1=replace(config.stage1, **settings)), dataset)
 
 
-def test_a_loss_that_is_no_number_names_the_batch_and_keeps_the_checkpoint(
+def test_a_nan_loss_names_its_batch_and_keeps_the_checkpoint(
     tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = _context(tiny_config, dataset, epochs=4)
@@ -297,7 +297,7 @@ def test_what_cannot_be_split_any_further_is_refused(
         run_stage1(context, dataset, Log())
 
 
-def test_batches_that_are_whole_are_refused_once_recomputing_does_not_help(
+def test_batches_too_large_even_recomputed_are_refused(
     tiny_config: Config, dataset: ZeroShotDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Stage1Loss, "forward", _hungry(8))
@@ -330,7 +330,7 @@ def test_which_batches_can_be_split(
     assert reason is None or reason in str(found)
 
 
-def test_where_the_backbone_is_frozen_its_norms_do_not_count(tiny_config: Config, dataset: ZeroShotDataset) -> None:
+def test_norms_of_a_frozen_backbone_do_not_count(tiny_config: Config, dataset: ZeroShotDataset) -> None:
     model = replace(tiny_config.model, joint=NO_DRAWS)
     context = _context(replace(tiny_config, model=model), dataset, "erpcnet", freeze_backbone=True)
     network = create_network(context.config, len(dataset.attribute_names))

@@ -168,10 +168,10 @@ def _forget_others(folder: Path, key: str, name: str, size: int) -> None:
         if note.stem == key:
             continue
         try:
-            told = read_json(note, "it is forgotten")
+            stored = read_json(note, "it is forgotten")
         except InputError:  # damaged, or another user's
             continue
-        if (told.get("dataset"), told.get("size")) == (name, size):
+        if (stored.get("dataset"), stored.get("size")) == (name, size):
             with suppress(OSError):
                 note.unlink()
                 note.with_suffix(".npy").unlink(missing_ok=True)

@@ -231,9 +231,9 @@ def _unread(root: Path) -> Iterator[str]:
             found[ending].append(file)
     for ending, files in found.items():
         noun, verb = ("file", "is") if len(files) == 1 else ("files", "are")
-        told = f"{len(files)} {f'{ending} {noun}' if ending else f'{noun} without an ending'} {verb} not read"
+        counted = f"{len(files)} {f'{ending} {noun}' if ending else f'{noun} without an ending'} {verb} not read"
         what = UNREAD.get(ending, "endings that are read are " + ", ".join(ENDINGS))
-        yield f"{told}, such as {files[0]}; {what}."
+        yield f"{counted}, such as {files[0]}; {what}."
     if any(is_image(file) and file.suffix.lower() in HEIC_ENDINGS for file in find_files(root)):
         try:
             import pillow_heif  # noqa: F401

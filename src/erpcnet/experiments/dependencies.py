@@ -26,18 +26,18 @@ class Dependency(NamedTuple):
 
 def direct_dependencies(project: Path = Path("pyproject.toml")) -> list[Dependency]:
     """Those of the package, of its extras, and of building it."""
-    told = tomllib.loads(project.read_text(encoding="utf-8"))
+    settings = tomllib.loads(project.read_text(encoding="utf-8"))
     groups = {
-        "everyone": told["project"]["dependencies"],
-        **{f"`{extra}`": asked for extra, asked in told["project"]["optional-dependencies"].items()},
-        "building": told["build-system"]["requires"],
+        "everyone": settings["project"]["dependencies"],
+        **{f"`{extra}`": asked for extra, asked in settings["project"]["optional-dependencies"].items()},
+        "building": settings["build-system"]["requires"],
     }
     found = []
     for group, requirements in groups.items():
         for requirement in requirements:
             name = re.match(r"[\w.-]+", requirement)
             assert name is not None, requirement
-            if name[0] != told["project"]["name"]:
+            if name[0] != settings["project"]["name"]:
                 found.append(Dependency(name[0], group, requirement))
     return found
 

@@ -35,8 +35,8 @@ def attribute_records(rollouts: EvaluationRollouts, on_validation: dict[str, flo
         AttributeRecord(name, known.get(name), area if area == area else None)
         for name, area in zip(rollouts.dataset.attribute_names, areas, strict=True)
     ]
-    told = [one for one in records if one.on_validation is not None or one.on_unseen is not None]
-    return sorted(told, key=lambda one: (_area(one), one.name))
+    measured = [one for one in records if one.on_validation is not None or one.on_unseen is not None]
+    return sorted(measured, key=lambda one: (_area(one), one.name))
 
 
 def _area(record: AttributeRecord) -> float:
@@ -115,12 +115,12 @@ def more_would_bring(points: Sequence[LearningPoint]) -> str:
         return 100 * (by_share[1.0].t1 - by_share[0.5].t1), 100 * by_share[0.5].spread
 
     pictures, classes = gain("pictures"), gain("classes")
-    told = (
+    summary = (
         f"From half of the pictures of every seen class to all of them T1 rises by {pictures[0]:.1f} points "
         f"(± {pictures[1]:.1f}), from half of the seen classes to all by {classes[0]:.1f} (± {classes[1]:.1f}). "
     )
     small = max(pictures[0], classes[0]) < 1
     if small:
-        return told + "Neither more pictures nor more classes promise much; look at attributes and at the backbone."
+        return summary + "Neither more pictures nor more classes promise much; look at attributes and at the backbone."
     better = "More seen classes" if classes[0] > pictures[0] else "More pictures of the seen classes"
-    return told + f"{better} promise most; expect less of doubling them than that."
+    return summary + f"{better} promise most; expect less of doubling them than that."

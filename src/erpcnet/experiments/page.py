@@ -32,12 +32,12 @@ SHOWN_PLACES = 8  # parts of a slider's range whose ends a table shows
 SCRIPT = """
 for (const box of document.querySelectorAll(".slider")) {
   const data = JSON.parse(box.querySelector("script").textContent);
-  const range = box.querySelector("input"), told = box.querySelector("output");
+  const range = box.querySelector("input"), output = box.querySelector("output");
   const tell = () => {
     const at = Number(range.value);
     const numbers = Object.entries(data.columns).map(([title, values]) => `${title} ${values[at].toFixed(1)}`);
-    told.textContent = `${data.places[at].toFixed(2)}: ${numbers.join(", ")}`;
-    range.setAttribute("aria-valuetext", told.textContent);
+    output.textContent = `${data.places[at].toFixed(2)}: ${numbers.join(", ")}`;
+    range.setAttribute("aria-valuetext", output.textContent);
   };
   range.addEventListener("input", tell);
   tell();
@@ -140,18 +140,18 @@ class Page:
     def to_markdown(self) -> str:
         """The page as Markdown, whose pictures lie beside it."""
 
-        def told(block: Block) -> str:
+        def rendered(block: Block) -> str:
             return block if isinstance(block, str) else block.to_markdown()
 
         parts = [f"# {self.title}", self.introduction]
         for section in self.sections:
-            parts += [f"## {section.title}", *map(told, section.blocks)]
+            parts += [f"## {section.title}", *map(rendered, section.blocks)]
         return "\n\n".join(parts)
 
     def to_html(self, folder: Path) -> str:
         """The page as one HTML file, with the PNG pictures of `folder` inside; it fetches nothing."""
 
-        def told(block: Block) -> str:
+        def rendered(block: Block) -> str:
             if isinstance(block, Table):
                 head = "".join(f"<th>{escape(cell)}</th>" for cell in block.header)
                 rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in block.rows)
@@ -169,7 +169,7 @@ class Page:
             f"<a href='#s{place}'>{escape(section.title)}</a> " for place, section in enumerate(self.sections)
         )
         body = "".join(
-            f"<h2 id='s{place}'>{escape(section.title)}</h2>{''.join(map(told, section.blocks))}"
+            f"<h2 id='s{place}'>{escape(section.title)}</h2>{''.join(map(rendered, section.blocks))}"
             for place, section in enumerate(self.sections)
         )
         moved = any(isinstance(block, Slider) for section in self.sections for block in section.blocks)

@@ -42,8 +42,8 @@ def run_once(data: str, kernels: str | None, threads: int, options: Sequence[str
         command = [sys.executable, "-m", "erpcnet", "train", "--config", "creatures", "--dataset", data]
         subprocess.run([*command, "--out", str(out), *options], env=environment, check=True, stdout=subprocess.DEVNULL)
         metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-    kept = {name: value for name, value in metrics.items() if not isinstance(value, list) and name != "data"}
-    return {"kernels": kernels or "best", "threads": threads, **kept}
+    figures = {name: value for name, value in metrics.items() if not isinstance(value, list) and name != "data"}
+    return {"kernels": kernels or "best", "threads": threads, **figures}
 
 
 def draw_samples(dataset: ZeroShotDataset, folder: Path, families: int = 6) -> None:

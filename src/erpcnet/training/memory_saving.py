@@ -123,8 +123,8 @@ class MemorySavingStep:
             InputError: There is too little memory, however it is done.
         """
         drawn = _random_state(shown.device)
-        for kept, current in zip(self._before, self._statistics, strict=True):
-            torch._foreach_copy_(kept, current)
+        for before, current in zip(self._before, self._statistics, strict=True):
+            torch._foreach_copy_(before, current)
         while True:
             try:
                 if self._step is not None:
@@ -136,8 +136,8 @@ class MemorySavingStep:
             # Outside of there nothing of what was tried is held any more.
             self._save_memory(len(shown), shown.device)
             _set_random_state(drawn, shown.device)
-            for kept, current in zip(self._before, self._statistics, strict=True):
-                torch._foreach_copy_(current, kept)
+            for before, current in zip(self._before, self._statistics, strict=True):
+                torch._foreach_copy_(current, before)
 
     def _save_memory(self, count: int, device: torch.device) -> None:
         """Find another way for batches of so many images, or refuse."""
@@ -186,9 +186,9 @@ def whole_batches(network: nn.Module, unused: Sequence[nn.Module] = ()) -> str |
         network: In training.
         unused: Parts of it that do not run, or whose norms keep their statistics.
     """
-    kept = {id(module) for part in unused for module in part.modules()}
+    unused_modules = {id(module) for part in unused for module in part.modules()}
     for module in network.modules():
-        if isinstance(module, _BatchNorm) and id(module) not in kept:
+        if isinstance(module, _BatchNorm) and id(module) not in unused_modules:
             return "batch norms take their statistics from all of it"
         if isinstance(module, SwapRows) and module.share:
             return "model.joint.global_swap swaps images within it"

@@ -141,11 +141,11 @@ def _synchronizing() -> Iterator[list[str]]:
         shown = warnings.showwarning
 
         def note(message: Warning | str, *rest: Any, **more: Any) -> None:
-            told = str(message)
-            if "called a synchronizing" in told:
+            text = str(message)
+            if "called a synchronizing" in text:
                 if threading.get_ident() == here:
-                    found.append(told.partition(" (Triggered")[0])
-            elif "debug mode is a prototype" not in told:
+                    found.append(text.partition(" (Triggered")[0])
+            elif "debug mode is a prototype" not in text:
                 shown(message, *rest, **more)
 
         warnings.showwarning = note
