@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from erpcnet.cli import main
 from erpcnet.cli.main import COMMANDS
 from erpcnet.experiments import bench
 from erpcnet.experiments.bench_cases import CPU, BenchSettings
+from erpcnet.inference import ZeroShotClassifier
 from erpcnet.inference import export as exporting
 from erpcnet.utils import runtime
 from untrained import untrained_run
@@ -72,10 +74,17 @@ def test_devices_that_a_command_cannot_use_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_program_is_of_the_cpu_by_default(run: Path, given: tuple[torch.Tensor, ...], tmp_path: Path) -> None:
-    for name, words in {"plain.pt2": [], "cpu.pt2": ["--device", "cpu"]}.items():
-        assert main(["export", str(run), "--out", str(tmp_path / name), *words]) == 0
-    assert torch.equal(answers(tmp_path / "plain.pt2", given), answers(tmp_path / "cpu.pt2", given))
+def test_a_program_is_of_the_cpu_by_default(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported: list[str] = []
+
+    def record(classifier: ZeroShotClassifier, out: Path) -> None:
+        exported.append(next(classifier.network.parameters()).device.type)
+        out.touch()
+
+    monkeypatch.setattr(exporting, "export", record)
+    monkeypatch.setattr(runtime, "default_device", partial(pytest.fail, "a GPU would be taken"))
+    assert main(["export", str(run), "--out", str(tmp_path / "model.pt2")]) == 0
+    assert exported == ["cpu"]
 
 
 def test_a_bench_may_leave_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,9 +34,10 @@ def test_the_page_of_commands_has_every_flag() -> None:
         sections = page.split("\n## ")[1:]
         return {section.partition("\n")[0]: set(re.findall(r"--[a-z][\w.-]+", section)) for section in sections}
 
-    found = flags(commands_page())
+    page = commands_page()
+    found = flags(page)
     assert found["erpcnet predict"] >= {"--classes", "--picture", "--crops", "--device"}
-    assert "<function" not in commands_page()
+    assert "<function" not in page
     assert flags((ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("<!-- /commands")[0]) == found
 
 

@@ -53,7 +53,7 @@ def classifier(
     rng = np.random.default_rng(0)
     names = tuple(f"class {number}" for number in range(9))
     table = ClassTable(names, rng.random((9, 7), dtype=np.float32), np.arange(9) < 5, tuple("abcdefg"))
-    network = small_network(variant, hubness=0.3, local=LocalSettings(zoom=zoom), steps=3)
+    network = small_network(variant, hubness=0.3, local=LocalSettings(zoom=zoom), steps=2)
     network.set_prototypes(torch.randn(5, 7, generator=torch.Generator().manual_seed(5)))
     point = OperatingPoint(sigma, 0.3, "fixed", temperature=(1.9, 1.3), temperature_all=(2.6, 2.1), reject=reject)
     preprocessing = Preprocessing(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4), interpolation="bicubic", crop_share=0.8)

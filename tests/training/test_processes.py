@@ -19,7 +19,9 @@ from erpcnet.data import Batch
 from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet
 from erpcnet.model.heads import SwapRows
+from erpcnet.model.localities import DirectLocalities
 from erpcnet.model.locality_tables import FILLED, build_table
+from erpcnet.training.episode_sources import SharedLocalities
 from erpcnet.training.losses import Stage1Loss
 from erpcnet.training.shared_batches import share_batches, work_alone
 from erpcnet.training.stage1 import _own_part, mix
@@ -35,7 +37,7 @@ def test_processes_share_a_batch_as_if_one_had_it(tmp_path: Path) -> None:
     """Everything that is checked runs in the same three processes, since these take seconds to start."""
     mp.spawn(_process, args=(str(tmp_path),), nprocs=PROCESSES)
     done = [(tmp_path / f"{rank}").read_text().split() for rank in range(PROCESSES)]
-    assert done == [["norms", "gradients", "next", "swaps", "tables", "exchange"]] * PROCESSES
+    assert done == [["norms", "gradients", "next", "swaps", "tables", "localities", "exchange"]] * PROCESSES
 
 
 def _process(rank: int, folder: str) -> None:
@@ -52,6 +54,7 @@ def _process(rank: int, folder: str) -> None:
         "next": partial(_check_next_rows, part),
         "swaps": partial(_check_swaps, part),
         "tables": partial(_check_tables, share),
+        "localities": partial(_check_localities, share),
         "exchange": partial(_check_exchange, share),
     }
     for name, check in checks.items():
@@ -196,12 +199,35 @@ def test_a_batch_smaller_than_the_processes_is_refused() -> None:
     assert _own_part(Share(0, 1), 2) is None
 
 
+@torch.no_grad()
+def _check_localities(share: Share) -> None:
+    """Against all of them in one process: of all rows, of some, in any order, and of rows that one process has."""
+    network = small_network("hardnet", attributes=7)
+    torch.manual_seed(5)
+    images = torch.randn(COUNT, 3, 64, 64)
+    whole = DirectLocalities(network, images)
+    shared = SharedLocalities(network, images[share.part(COUNT)], share, COUNT)
+    for name in ("e_g", "a_g", "descriptors", "beta"):
+        torch.testing.assert_close(getattr(shared, name), getattr(whole, name), atol=1e-5, rtol=1e-4)
+    assert whole.e_g.std(dim=0).max() > 1e-3  # images differ
+    for rows in (list(range(COUNT)), [7, 0, 3], [7, 6], [1], [2, 2, 0]):
+        chosen = torch.tensor(rows)
+        cells = torch.arange(len(rows)) * 3
+        found = shared.embed(chosen, cells)
+        expected = network.embed_localities(images[chosen], cells[:, None])[:, 0]
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+        assert len(found) == len(rows)
+
+
 @pytest.mark.slow
 def test_two_processes_end_as_one(tmp_path: Path) -> None:
     """A whole training with validation, by the campaign that has more of them."""
     row = campaign.same_figures(tmp_path, draw_tiny(tmp_path / "creatures"), seed=3, processes=(2,))
     assert row.problems == []
     assert row.held == row.tried == 1
+    written = [len(list(logs.glob("*tfevents*"))) for logs in tmp_path.glob("**/logs/validation")]
+    assert written == [1] * len(written)  # one of them writes
+    assert len(written) == 2
 
 
 @pytest.mark.slow

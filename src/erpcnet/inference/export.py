@@ -45,7 +45,9 @@ class Program(nn.Module):
         super().__init__()
         self.network, self._classifier = classifier.network, [classifier]  # in a list: it is no module
         size = self.network.image_size
-        self._localities = ParallelLocalities if self.network.tabulable else DirectLocalities
+        # A file takes all steps: with zoom six patches of an image, where all cells would be sixteen.
+        few = self.network.zoom > 1 or not self.network.tabulable
+        self._localities = DirectLocalities if few else ParallelLocalities
         device = next(self.network.parameters()).device
         self.register_buffer("windows", (self.network.grid.boxes(size) / size).to(device))
 
