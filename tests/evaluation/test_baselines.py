@@ -78,3 +78,21 @@ def test_baselines_hang_together(
     assert [row["t1"] for row in printed] == pytest.approx([row.t1 for row in rows])
     assert main(words) == 0
     assert f"{100 * rows[0].t1:.1f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "header", "short", "nan"])
+def test_a_damaged_feature_cache_is_computed_again(
+    damage: str, tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ERPCNET_CACHE", str(tmp_path))
+    found = frozen_features(tiny_config, dataset)
+    (path,) = cache_folder(dataset).rglob("features-*.npy")
+    whole = path.read_bytes()
+    if damage in ("short", "nan"):
+        np.save(path, found[:-1] if damage == "short" else np.full_like(found, np.nan))
+    else:
+        path.write_bytes({"empty": b"", "cut": whole[:-9], "header": b"x" * 40 + whole[40:]}[damage])
+    np.testing.assert_allclose(frozen_features(tiny_config, dataset), found, atol=1e-4)
+    assert path.read_bytes()[:40] == whole[:40]
+    monkeypatch.setattr(ERPCNet, "glance", lambda *_: pytest.fail("computed again"))
+    frozen_features(tiny_config, dataset)

@@ -85,3 +85,9 @@ def test_what_does_not_fit_is_said(change: dict[str, np.ndarray], message: str) 
     given = {"scores": scores, "labels": labels, "seen": seen} | change
     with pytest.raises(InputError, match=message):
         erpcnet.gzsl_metrics(given["scores"], given["labels"], given["seen"])
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, int, float])
+def test_delta_is_any_real_number(kind: type) -> None:
+    scores, labels, seen = np.eye(4), np.arange(4), np.array([True, True, False, False])
+    assert erpcnet.gzsl_metrics(scores, labels, seen, delta=kind(0)).t1 == 1.0

@@ -140,3 +140,25 @@ def test_crops_are_an_axis_of_their_own() -> None:
     for crop in range(2):
         alone = Engine(network, "sequential").rollout(images[None, 3 * crop : 3 * crop + 3])
         _assert_same(alone, together.each(partial(_one_crop, crop)))
+
+
+@pytest.mark.usefixtures("pretended_graphs")
+def test_sizes_that_take_turns_are_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, captured = Engine(small_network()), []
+    capture = Engine._capture
+
+    def counted(self: Engine, way: Execution, images: torch.Tensor) -> Callable[..., Rollout]:
+        captured.append((way, len(images)))
+        return capture(self, way, images)
+
+    monkeypatch.setattr(Engine, "_capture", counted)
+    with torch.inference_mode():
+        for _ in range(3):
+            for count in range(1, 9):
+                engine._run["sequential_graph"](_images(count)[0], None)
+    assert captured == [("sequential_graph", count) for count in range(1, 9)]
+    monkeypatch.setattr("erpcnet.inference.engine.MAX_IMAGES", 36)
+    with torch.inference_mode():
+        engine._run["sequential_graph"](_images(9)[0], None)
+    assert sum(count for count, _ in engine._graphs) <= 36  # those used longest ago went
+    assert (9, "sequential_graph") in engine._graphs

@@ -240,8 +240,8 @@ def test_classes_of_the_same_attributes_differ_by_bias() -> None:
     ("candidates", "against", "message"),
     [
         (["class 3"], None, "there is one candidate, and nothing to compare it with"),
-        ("all", "class 99", "'class 99' is the answer, or no candidate"),
-        ("unseen", "class 0", "'class 0' is the answer, or no candidate"),
+        ("all", "class 99", "there is no class 'class 99' among the candidates"),
+        ("unseen", "class 0", "there is no class 'class 0' among the candidates"),
         (["class 98"], None, "there is no class 'class 98'"),
     ],
 )
@@ -253,7 +253,7 @@ def test_what_cannot_be_compared_is_said(candidates: Candidates, against: str | 
 def test_the_answer_is_not_compared_with_itself() -> None:
     model = make()
     answer = model.predict(pictures()[0]).name
-    with pytest.raises(InputError, match=f"'{answer}' is the answer, or no candidate; compare with another class"):
+    with pytest.raises(InputError, match=f"'{answer}' is the answer itself; compare with another class"):
         model.explain(pictures()[0], against=answer)
 
 
@@ -396,7 +396,7 @@ def test_the_command_compares_what_is_asked_for(run: Path, picture: Path, capsys
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--against", "unicorn"], "'unicorn' is the answer, or no candidate"),
+        (["--against", "unicorn"], "there is no class 'unicorn' among the candidates"),
         (["--classes", "class 2"], "there is one candidate"),
         (["--out", "why.txt"], "why.txt must end in .png or .html"),
         (["--add-classes", "nowhere.csv"], "nowhere.csv is not there"),

@@ -238,3 +238,13 @@ def test_a_model_that_was_changed_is_refused(run: Path, tmp_path: Path) -> None:
     (shared / "model.safetensors").write_bytes(content)
     with pytest.raises(InputError, match="damaged"):
         ZeroShotClassifier.from_pretrained(shared)
+
+
+def test_a_folder_saved_to_again_holds_one_model_alone(run: Path, tmp_path: Path) -> None:
+    shared = erpcnet.load(run, "cpu").save_pretrained(tmp_path / "birds")
+    assert "78.1" in (shared / "README.md").read_text()
+    for name in ("metrics.json", "localities.png"):
+        (run / name).unlink()
+    erpcnet.load(run, "cpu").save_pretrained(shared)
+    assert {path.name for path in shared.iterdir()} == {"model.safetensors", "README.md", "config.yaml"}
+    assert "78.1" not in (shared / "README.md").read_text()

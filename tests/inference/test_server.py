@@ -20,6 +20,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from PIL import Image
+from starlette.testclient import TestClient
 
 from erpcnet.cli import main
 from erpcnet.data.images import load_image
@@ -483,3 +484,39 @@ def _cases(operation: object, count: int = 12) -> list[schemathesis.Case]:
 
     given(case=operation.as_strategy())(collect)()  # type: ignore[attr-defined]
     return found
+
+
+def test_a_picture_decoded_while_closing_does_not_wait(
+    classifier: ZeroShotClassifier, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding, closed = Event(), Event()
+    read = service.read_image
+
+    def slow(*given: object) -> Image.Image:
+        decoding.set()
+        assert closed.wait(20)
+        return read(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(service, "read_image", slow)
+    asked = Service(classifier)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(asked.predict, picture.read_bytes())
+        assert decoding.wait(20)
+        asked.close()
+        closed.set()
+        with pytest.raises(BusyError):
+            answer.result(timeout=20)
+
+
+def test_jobs_are_told_apart_without_their_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image.Image, "__eq__", lambda *_: pytest.fail("pixels were compared"))
+    shown = Image.new("RGB", (4, 4))
+    one, other = (service._Job(shown, "all", service.Future()) for _ in range(2))
+    assert one != other
+    assert one in [other, one]
+
+
+def test_a_server_answers_under_the_name_it_listens_on(classifier: ZeroShotClassifier) -> None:
+    app = create_app(Service(classifier), "Box.lan")
+    assert TestClient(app, base_url="http://box.lan:8000").get("/health").status_code == 200
+    assert TestClient(app, base_url="http://elsewhere.lan:8000").get("/health").status_code == 403

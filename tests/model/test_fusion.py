@@ -115,3 +115,37 @@ def test_only_what_cannot_be_traced_is_left_unfolded(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("erpcnet.model.fusion.fold_norms", broken)
     with pytest.raises(ValueError, match="a fault of its own"):
         fuse(small_network("globalnet"))
+
+
+class _Twice(nn.Module):
+    """One convolution before two norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.one, self.two = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.two(self.convolution(self.one(self.convolution(images))))
+
+
+class _Counts(nn.Module):
+    """Asks how many images there are, which tracing cannot answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.norm(images).reshape(len(images), *images.shape[1:])
+
+
+@pytest.mark.parametrize("kind", [_Twice, _Counts])
+def test_what_folding_would_change_is_left_as_it_is(kind: type[nn.Module]) -> None:
+    network, first = small_network("globalnet"), kind()
+    _used(first)
+    network.backbone.trunk = Chain(first, network.backbone.trunk)
+    network.eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = network.glance(images).a_g
+        torch.testing.assert_close(fuse(network).glance(images).a_g, expected, atol=1e-4, rtol=1e-4)

@@ -8,6 +8,7 @@ import torch
 from erpcnet.config import LocalSettings
 from erpcnet.errors import InputError
 from erpcnet.model.grid import Grid, entropy_ratios
+from erpcnet.model.local_subnets import magnified
 from erpcnet.model.network import scale_windows
 
 
@@ -99,3 +100,17 @@ def test_windows_scale_with_the_map_and_the_grid_stays(side: int, window: int, s
 def test_windows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="no room for 4 windows a side"):
         scale_windows(3, LocalSettings())
+
+
+@pytest.mark.parametrize("zoom", [2, 3, 4])
+def test_magnified_windows_are_the_same_cells(zoom: int) -> None:
+    """At sizes that are no multiples of a backbone's stride, too."""
+    for stride in (14, 16, 32):
+        for side in range(6 * stride, 520, 4):
+            glance = -(-side // stride)
+            grid = Grid(glance, glance, *scale_windows(glance, LocalSettings()))
+            finer = magnified(grid, zoom * side)
+            assert finer.shape == grid.shape, (stride, side)
+            apart = (finer.boxes(zoom * side) - grid.boxes(zoom * side)).abs().max()
+            # A rounded stride is off by half a pixel, or by one where the last window would not fit.
+            assert float(apart) <= grid.shape[0], (stride, side)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from erpcnet.config import PolicySettings
 from erpcnet.model.policy import ActorCritic
+from erpcnet.model.selection import PolicyOrder
 
 
 def _policy(**settings: object) -> ActorCritic:
@@ -44,3 +47,19 @@ def test_only_a_policy_that_sees_cells_depends_on_them() -> None:
         policy = _policy(sees_cells=sees_cells)
         first, second = (policy(states, torch.randn(2, 9, 5)).logits for _ in range(2))
         assert torch.equal(first, second) is not sees_cells
+
+
+def test_the_largest_logit_is_selected_however_large() -> None:
+    """The sigmoids of 20 and of 30 are both 1 in single precision."""
+    policy = _policy(sees_cells=False)
+    torch.nn.init.zeros_(policy.actor.weight)
+    policy.actor.bias.data = torch.tensor([20.0, 25.0, 30.0, 24.0, 29.0, 1.0, 2.0, 3.0, 28.0])
+    order, visited = PolicyOrder(policy), torch.zeros(2, 9, dtype=torch.bool)
+    rows = torch.arange(2)
+    order.begin(SimpleNamespace(descriptors=torch.zeros(2, 9, 5), e_g=torch.zeros(2, 6)))
+    found = []
+    for _ in range(4):
+        cells = order.select(rows, torch.zeros(2, 6), visited)
+        visited = visited.scatter(1, cells[:, None], True)
+        found.append(cells.tolist())
+    assert found == [[2, 2], [4, 4], [8, 8], [1, 1]]

@@ -15,6 +15,7 @@ import erpcnet
 from erpcnet.config import BackboneSettings, Config
 from erpcnet.data.images import squeeze
 from erpcnet.data.transforms import centre_boxes, resample
+from erpcnet.errors import InputError
 from erpcnet.model.preprocessing import Preprocessing, preprocessing_of
 from erpcnet.training.runs import train_run
 
@@ -65,3 +66,15 @@ def test_a_run_keeps_what_its_weights_want(tiny_config: Config, creatures: Path,
     plain = resample(pixels, centre_boxes(torch.tensor([[80.0, 100.0]]), 0.95), 64)
     mean, std = (torch.tensor(values)[:, None, None] for values in (Preprocessing().mean, Preprocessing().std))
     torch.testing.assert_close(shown, (plain * std + mean - 0.5) / 0.5, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("timm/resnet50.nobody", "timm has no weights 'resnet50.nobody'"),
+        ("timm/hf-hub:timm/vit_base_patch16_clip_224.openai", "how .* wants pictures is not known"),
+    ],
+)
+def test_weights_of_unknown_record_are_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        preprocessing_of(name, "default")

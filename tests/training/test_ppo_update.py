@@ -101,3 +101,18 @@ def test_every_minibatch_has_nearly_as_many_episodes(count: int, most: int) -> N
     assert sizes.min() > sizes.max() - -(-count // most)
     for rows in found.chunk(2):
         assert sorted(rows[rows != PADDING].tolist()) == list(range(count))
+
+
+def test_how_a_step_runs_is_no_checkpoints_business() -> None:
+    """Begun where steps are no CUDA graphs, and resumed where they are: Adam must be able to be captured."""
+    episodes, settings = _episodes(), Stage2Settings(update_epochs=1, minibatch_size=4)
+    update = PPOUpdate(_policy(), settings, torch.device("cpu"))
+    update(episodes, shuffle_minibatches(COUNT, settings, torch.Generator().manual_seed(0)))
+    stored, resumed = copy.deepcopy(update.state_dict()), PPOUpdate(_policy(), settings, torch.device("cpu"))
+    resumed._optimizer.param_groups[0]["capturable"] = True
+    resumed.load_state_dict(stored)
+    (group,) = resumed._optimizer.param_groups
+    assert group["capturable"]
+    assert group["lr"] == settings.lr
+    steps = {float(one["step"]) for one in resumed._optimizer.state_dict()["state"].values()}
+    assert steps == {float(one["step"]) for one in stored["state"].values()} != {0.0}

@@ -261,3 +261,19 @@ def test_json_is_a_plain_file_of_a_bounded_size(tmp_path: Path) -> None:
 
 def test_a_terminal_is_shown_what_it_can_show() -> None:
     assert plain_text("a\x1b[31m\nb\u202e\udcff") == r"a\x1b[31m b\u202e\udcff"
+
+
+def test_a_run_that_ends_while_another_begins_is_kept(
+    tiny_config: Config, dataset: ZeroShotDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder was free when it was checked, and holds a finished run once the lock is."""
+    out = tmp_path / "run"
+    erpcnet.training.resume.check_folder(out, overwrite=False)
+    out.mkdir()
+    (out / "model.safetensors").write_bytes(b"weights")
+    monkeypatch.setattr("erpcnet.training.resume.is_model", lambda path: path.exists())
+    with pytest.raises(InputError, match="holds a run already"):
+        Unfinished(out, tiny_config, dataset)
+    assert [path.name for path in out.iterdir()] == ["model.safetensors"]
+    Unfinished(out, tiny_config, dataset, overwrite=True)
+    assert [path.name for path in out.iterdir()] == ["unfinished"]

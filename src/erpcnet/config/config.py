@@ -47,8 +47,8 @@ class Config(Settings):
     deterministic: bool = False
     """Only algorithms that give the same bits every time, on a GPU; a CPU's always do."""
     precision: Precision = "auto"
-    """Of the convolutions on a GPU (`auto`: bf16 where it has that); heads and policy then multiply in TF32. CPUs
-    compute in fp32."""
+    """Of the convolutions on a GPU (`auto`: bf16 where it has that; fp32 is cuDNN's TF32). With bf16 the policy's
+    training and prediction multiply in TF32, too. CPUs compute in fp32."""
     compile: bool = False
     """Compile the convolutions with torch.compile, which takes a minute or more before the first step."""
     cuda_graphs: bool = True

@@ -50,7 +50,7 @@ class Stage1Settings(Settings):
     """Weight decay; 1e-5 in the paper, and 5e-4 no better on CUB's validation classes."""
     schedule: Literal["constant", "step", "onecycle"] = "constant"
     """`step` (times `step_factor` every `step_epochs`) is the paper's; `constant` rises over the first epoch, or 20
-    steps."""
+    steps; `onecycle` rises and falls, and takes AdamW's first beta from 0.95 to 0.85 and back."""
     step_epochs: int = ranged(30, 1, 10**6)
     """Epochs between two drops of `step`: the paper's."""
     step_factor: float = ranged(0.1, 0, 1, above_low=True)

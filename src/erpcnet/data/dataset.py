@@ -260,7 +260,8 @@ class ZeroShotDataset:
         """
         if not self.folds:
             raise InputError(
-                f"{self.root} has too few seen classes for validation folds; set --model.sigma and --model.delta."
+                f"{self.root} has no validation folds (too few seen classes, or no lists of them); set --model.sigma "
+                "and --model.delta, or give the lists (docs/datasets.md)."
             )
         if folds is not None and (type(folds) is not int or folds < 1):
             raise InputError(f"{self.root}: folds is {shorten(folds)}; it must be a whole number, 1 or more.")

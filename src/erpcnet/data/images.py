@@ -165,7 +165,7 @@ def _reached_from(top: Path, real: Path) -> bool:
 
 def image_shape(path: Path) -> tuple[int, int]:
     """Height and width of a picture as `load_image` gives it, turned as its EXIF says, without decoding it."""
-    with Image.open(path) as file:
+    with Image.open(path, formats=_known_formats()) as file:
         turned = file.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
         return (file.width, file.height) if turned else (file.height, file.width)
 

@@ -1,7 +1,7 @@
 """Baselines in closed form on frozen features: what training has to beat.
 
 ESZSL (Romera-Paredes and Torr, 2015) and the class nearest to attributes predicted by ridge regression. Their constants
-and delta are chosen on the same validation classes as a run's.
+and delta are chosen on the validation classes of all folds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from filelock import FileLock
 from torch import Tensor
 
 from erpcnet.config import Config
@@ -279,13 +280,30 @@ def frozen_features(config: Config, dataset: ZeroShotDataset) -> npt.NDArray[np.
     """
     key = _key(config, dataset)
     path = cache_folder(dataset) / f"features-{key}.npy"
-    if path.is_file():
+    with FileLock(path.with_suffix(".lock")):  # who comes second takes what the first has computed
+        found = _read(path, len(dataset.image_paths))
+        if found is None:
+            found = _features(config, dataset)
+            _write(path, found)
+    return found
+
+
+def _read(path: Path, count: int) -> npt.NDArray[np.float32] | None:
+    """What was stored for so many images; None where nothing was, or it is damaged."""
+    try:
         stored: npt.NDArray[np.float32] = np.load(path)
-        return stored
+    except (OSError, ValueError, EOFError):
+        return None
+    whole = stored.dtype == np.float32 and stored.ndim == 2 and len(stored) == count and np.isfinite(stored).all()
+    return stored if whole else None
+
+
+def _features(config: Config, dataset: ZeroShotDataset) -> npt.NDArray[np.float32]:
     device, data = default_device(), config.data
     preprocessing = preprocessing_for(config.model.backbone, data.crop_share)
     loader = open_loader(dataset, data, preprocessing, device)
     runtime = Runtime.of(config.precision)
+    torch.manual_seed(config.seed)  # for a backbone without weights
     network = ERPCNet(config.model, len(dataset.attribute_names), data.image_size, "globalnet").eval().to(device)
     network = fuse(network, runtime.precision)
     parts: list[Tensor] = []
@@ -294,8 +312,7 @@ def frozen_features(config: Config, dataset: ZeroShotDataset) -> npt.NDArray[np.
         for batch in loader.centre_crops(rows, 32):
             parts.append(network.glance(batch.images).e_g.float().cpu())
             advance(len(batch.rows))
-    features = torch.cat(parts).numpy()
-    _write(path, features)
+    features: npt.NDArray[np.float32] = torch.cat(parts).numpy()
     return features
 
 
@@ -307,6 +324,7 @@ def _key(config: Config, dataset: ZeroShotDataset) -> str:
         backbone.name,
         weights.name,
         *stamp,
+        *([config.seed] if backbone.weights == "none" else []),
         config.data.image_size,
         config.data.crop_share,
         config.model.pooling,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
+from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -83,7 +84,7 @@ def evaluate_run(
 
 def check_delta(delta: object) -> None:
     """Refuse what cannot be a delta; None is that of the run."""
-    if delta is not None and (isinstance(delta, bool) or not isinstance(delta, int | float) or not abs(delta) < 1e30):
+    if delta is not None and (isinstance(delta, bool) or not isinstance(delta, Real) or not abs(float(delta)) < 1e30):
         raise InputError(f"delta is {str(delta)[:40]}; it must be a finite number.")
 
 

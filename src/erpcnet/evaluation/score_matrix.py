@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def gzsl_metrics(scores: Array, labels: Array, seen: Array, delta: float | None 
     if of_seen.all() or not of_seen.any():
         raise InputError("there must be images of seen and of unseen classes.")
     if delta is not None and (
-        isinstance(delta, bool) or not isinstance(delta, int | float) or not abs(delta) <= LARGEST_DELTA
+        isinstance(delta, bool) or not isinstance(delta, Real) or not abs(float(delta)) <= LARGEST_DELTA
     ):
         raise InputError("delta is no finite number.")
     delta = float(delta or 0.0)

@@ -149,7 +149,8 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    names = {*LOOPBACK, *(() if host in LOOPBACK else (socket.gethostname().lower(),)), *map(str.lower, allowed_hosts)}
+    own = () if host in LOOPBACK else (socket.gethostname(), host)
+    names = {*LOOPBACK, *map(str.lower, (*own, *allowed_hosts))}
     app.add_middleware(Gate, names=names, loopback=host in LOOPBACK, token=token)
     start = files("erpcnet.inference").joinpath("demo.html").read_bytes()
 

@@ -11,10 +11,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
@@ -26,7 +22,7 @@ from erpcnet.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from erpcnet.inference.explanation import AttributeEvidence, Explanation
-    from erpcnet.inference.prediction import Prediction
+    from erpcnet.inference.prediction import Box, Prediction
 
 RIGHT, WRONG = "#1f77ff", "#ffc400"  # the paper's colours: blue is correct, yellow is wrong; colour-blind safe
 RIGHT_TEXT, WRONG_TEXT = "#0b4fb3", "#9a6a00"  # the same, dark enough on white for text and thin lines
@@ -38,6 +34,7 @@ COLUMNS = 3  # so many pictures beside each other can be read on a page
 THUMBNAIL, GAP, LINE = 0.31, 0.03, 0.064
 OUTLINE = [Stroke(linewidth=3.4, foreground="white"), Normal()]
 OBJECT_CROP: dict[str, Any] = {"edgecolor": "white", "linestyle": "--", "linewidth": 1.2}
+NUDGE = 0.012  # how far a frame steps inwards for each that lies there already, by the short side
 DIMMED = 0.45  # how much of black there is over what the network does not see
 LONGEST = 40  # characters of a name
 
@@ -73,7 +70,8 @@ def render_localities(
     side = WIDTH * min(max(picture.height / picture.width for picture in opened), TALLEST)  # of the tallest picture
     below = side * (LINE * (lines + 1) + (THUMBNAIL + GAP) * thumbnails)
     height = rows * (side + below + TITLE) + TITLE
-    figure, axes = plt.subplots(rows, columns, figsize=(1.04 * WIDTH * columns, height), squeeze=False)
+    figure = Figure(figsize=(1.04 * WIDTH * columns, height))  # not of pyplot, whose backend is the caller's business
+    axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
         axis.set_anchor("N")
@@ -90,7 +88,7 @@ def render_localities(
 def render_explanation(why: Explanation) -> Image.Image:
     """The windows in order, the confidence over steps, and the attributes for and against the answer."""
     prediction = why.prediction
-    figure = plt.figure(figsize=(11.5, 5.2))
+    figure = Figure(figsize=(11.5, 5.2))
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.15), height_ratios=(2.2, 1), hspace=0.3, wspace=0.55)
     shown = figure.add_subplot(grid[0, 0])
     shown.axis("off")
@@ -136,7 +134,6 @@ def _draw_evidence(axis: Axes, why: Explanation) -> None:
 def _rendered(figure: Figure) -> Image.Image:
     file = BytesIO()
     figure.savefig(file, dpi=130, format="png")
-    plt.close(figure)
     file.seek(0)
     drawn = Image.open(file)
     drawn.load()
@@ -164,28 +161,51 @@ def _draw_windows(axis: Axes, picture: Image.Image, prediction: Prediction, trut
     if prediction.object_crop is not None:
         left, upper, right, lower = prediction.object_crop
         axis.add_patch(Rectangle((left, upper), right - left, lower - upper, fill=False, **OBJECT_CROP))
-    shift = min(picture.size) * 0.012
-    for number, locality in enumerate(prediction.localities, start=1):
+    boxes = [locality.box for locality in prediction.localities]
+    for number, (locality, frame) in enumerate(
+        zip(prediction.localities, _frames(boxes, picture.size), strict=True), 1
+    ):
         colour = _colour(locality.answer, truth or prediction.name)
-        left, upper, right, lower = locality.box
-        # Overlapping windows are nudged apart, so that each frame can be seen.
-        nudge = shift * (number - 1)
-        frame = Rectangle(
-            (left + nudge, upper + nudge),
-            right - left,
-            lower - upper,
-            fill=False,
-            edgecolor=colour,
-            linewidth=1.8,
-            path_effects=OUTLINE,
+        left, upper, right, lower = frame
+        axis.add_patch(
+            Rectangle(
+                (left, upper),
+                right - left,
+                lower - upper,
+                fill=False,
+                edgecolor=colour,
+                linewidth=1.8,
+                path_effects=OUTLINE,
+            )
         )
-        axis.add_patch(frame)
         axis.text(
-            left + nudge, upper + nudge, str(number), fontsize=7, color="black", va="top",
+            left, upper, str(number + 1), fontsize=7, color="black", va="top",
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.2},
         )  # fmt: skip
     axis.set_xlim(-0.5, picture.width - 0.5)
     axis.set_ylim(picture.height - 0.5, -0.5)
+
+
+def _frames(boxes: Sequence[Box], size: tuple[int, int]) -> list[Box]:
+    """Where the windows' frames are drawn: on their edges, but for those that lie on an edge of the picture or of an
+    earlier window, which step inwards, so that each can be seen.
+    """
+    step, (width, height) = NUDGE * min(size), size
+    frames = []
+    for number, box in enumerate(boxes):
+        moved = []
+        for side, limit in enumerate((0, 0, width, height)):
+            along = (1, 3) if side % 2 == 0 else (0, 2)
+            same = sum(
+                abs(other[side] - box[side]) < step
+                and other[along[0]] < box[along[1]]
+                and box[along[0]] < other[along[1]]
+                for other in boxes[:number]
+            )
+            inwards = 1 if side < 2 else -1
+            moved.append(box[side] + inwards * step * (same + (abs(limit - box[side]) < step)))
+        frames.append((moved[0], moved[1], moved[2], moved[3]))
+    return frames
 
 
 def _dimmed(picture: Image.Image, one: Sequence[float], other: Sequence[float]) -> Image.Image:

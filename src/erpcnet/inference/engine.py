@@ -24,7 +24,7 @@ from erpcnet.utils.runtime import Runtime
 
 Execution = Literal["auto", "sequential", "parallel", "parallel_graph", "sequential_graph", "stopping_graph"]
 TRIES = 3  # of each way and batch size; the first warms up
-MAX_GRAPHS = 6  # captured rollouts that are kept
+MAX_IMAGES = 6 * 256  # in the batches of all captured rollouts that are kept, by which their memory goes
 
 
 class Engine:
@@ -113,7 +113,7 @@ class Engine:
     def _graph(self, way: Execution, images: Tensor, stop: StopRule | None) -> Rollout:
         graphs, key = self._graphs, (len(images), way)
         if key not in graphs:
-            if len(graphs) == MAX_GRAPHS:
+            while graphs and sum(count for count, _ in graphs) + len(images) > MAX_IMAGES:
                 graphs.popitem(last=False)
             graphs[key] = self._capture(way, images)
         graphs.move_to_end(key)  # the one used longest ago goes first

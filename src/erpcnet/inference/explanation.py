@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import html
 from dataclasses import dataclass
 from io import BytesIO
@@ -157,26 +158,30 @@ def explain(
     if len(table.names) < 2:
         raise InputError("there is one candidate, and nothing to compare it with; name more classes.")
     other = against or next(name for name, _ in prediction.top if name != prediction.name)
-    if other not in table.names or other == prediction.name:
-        raise InputError(f"'{other}' is the answer, or no candidate; compare with another class.")
+    if other not in table.names:
+        close = difflib.get_close_matches(str(other)[:60], table.names, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else "."
+        raise InputError(f"there is no class '{str(other)[:60]}' among the candidates{hint}")
+    if other == prediction.name:
+        raise InputError(f"'{other}' is the answer itself; compare with another class.")
     device = next(network.parameters()).device
     seen = torch.from_numpy(table.seen).to(device)
     classes = network.classes(table.phi().to(device), seen)
     pair = [table.names.index(name) for name in (prediction.name, other)]
     images = classifier.centre_crop(opened)
     stop = classifier.stop_rule(classes)
-    with classifier.runtime.autocast():
+    with classifier.runtime.autocast(), classifier.runtime.tf32(device):
+        localities = DirectLocalities(network, images)
         found = rollout(
             network,
-            DirectLocalities(network, images),
+            localities,
             default_order(network, classifier.engine.seed),
             stop=stop,
             max_steps=None if stop is None else stop.max_steps,
             keep_localities=bool(network.steps),
         )
-        e_g = network.glance(images).e_g
     phi = classes.phi[pair]
-    a_j, parts = _read_parts(network, found, e_g)
+    a_j, parts = _read_parts(network, found, localities.e_g)
     by_place = evidence_by_place(network, found.a_g, a_j, parts, phi[:1], phi[1:])[0]
     amounts = by_place.sum(dim=0)
     offsets = class_offsets(network, classes, seen, point.delta)[pair]

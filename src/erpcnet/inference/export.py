@@ -95,7 +95,7 @@ def export(classifier: ZeroShotClassifier, out: str | Path) -> None:
     """Write a program for any number of images and of classes, and what to know of it.
 
     Args:
-        classifier: What `erpcnet.load` returns, on the CPU.
+        classifier: What `erpcnet.load` returns; a .pt2 file computes where it lies, an .onnx file wants it on the CPU.
         out: A .pt2 file, which `torch.export.load` reads, or an .onnx file, which is tried in onnxruntime.
 
     Raises:
@@ -178,10 +178,12 @@ def _quiet() -> Iterator[None]:
     logger = logging.getLogger("onnx_ir")
     level = logger.level
     logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logger.setLevel(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _about(classifier: ZeroShotClassifier) -> dict[str, Any]:

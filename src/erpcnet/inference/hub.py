@@ -49,6 +49,8 @@ def save_pretrained(classifier: ZeroShotClassifier, folder: str | Path) -> Path:
     for name in BESIDE:
         if (source.parent / name).is_file():
             write_atomically(out / name, (source.parent / name).read_bytes())
+        else:
+            (out / name).unlink(missing_ok=True)  # of a model that was saved here before
     write_card(classifier, out)
     return out
 

@@ -52,7 +52,7 @@ class Prediction:
         localities: The windows that were selected, in order.
         glance_answer: What was answered after the glance.
         glance_confidence: The probability of that.
-        attributes: What was predicted at the end, by name: a_j, or a_g of GlobalNet.
+        attributes: What was predicted at the end, by name: a_j, or a_g where the glance alone answers.
         evidence: What each attribute adds to the logit of the answer, before the class bias and delta: those of a_g
             and a_j together, as both answer.
         crops: How many crops of the picture were shown.

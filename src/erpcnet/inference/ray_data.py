@@ -219,7 +219,7 @@ def predict_with_ray(
     root, shards, pictures = divide_pictures(source, shard_size)
     chosen = {"candidates": candidates, "top": top}
     digest = digest_of(model)
-    claim_job(out, root, {"format": FORMAT, "model": digest, **pictures, **chosen, "shard_size": shard_size})
+    claim_job(out, source, {"format": FORMAT, "model": digest, **pictures, **chosen, "shard_size": shard_size})
     remove_partial(out)
     missing = [shard for number, shard in enumerate(shards) if not (out / shard_file_name(number)).exists()]
     predictor = {"run": str(model), "root": str(root), "batch_size": batch_size, **chosen}

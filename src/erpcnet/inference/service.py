@@ -33,7 +33,7 @@ class BusyError(Exception):
     """There is more to do than may wait."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # two are never the same, however alike their pictures
 class _Job:
     picture: Image.Image
     candidates: str
@@ -88,21 +88,27 @@ class Service:
         self._budget = PixelBudget()
         Image.core.set_block_size(BLOCK)
         self._room = threading.Semaphore(WAITING)
+        self._closed = False
         self._threads = ThreadPoolExecutor(THREADS, "picture")
         self._worker = threading.Thread(target=self._work, name="predict", daemon=True)
         self._worker.start()
 
     def close(self) -> None:
         """End, soon: what waits is not done any more."""
+        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._budget.close()
+        self._drop_jobs()
+        self._jobs.put(None)
+        self._worker.join(timeout=LONGEST)
+        self._drop_jobs()  # of pictures that were decoded meanwhile
+
+    def _drop_jobs(self) -> None:
         with suppress(queue.Empty):
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None and job.found.set_running_or_notify_cancel():
                     job.found.set_exception(BusyError())
-        self._jobs.put(None)
-        self._worker.join(timeout=LONGEST)
 
     def about(self) -> dict[str, Any]:
         """What the page has to know before anything is dropped on it."""
@@ -141,6 +147,8 @@ class Service:
                 self._jobs.put_nowait(job)
             except queue.Full:
                 raise BusyError from None
+            if self._closed and job.found.cancel():  # the worker may have ended before the job was there
+                raise BusyError
             try:
                 found = job.found.result(timeout=LONGEST)
             except TimeoutError:

@@ -89,8 +89,16 @@ def _runs(network: ERPCNet, precision: torch.dtype) -> bool:
 
 def _folded(part: nn.Module) -> nn.Module:
     try:
-        fx.symbolic_trace(part)
-    except (TraceError, TypeError):  # control flow, or loops over shapes, as in some backbones of timm
+        traced = fx.symbolic_trace(part)
+    except (
+        TraceError,
+        TypeError,
+        RuntimeError,
+    ):  # control flow, loops over shapes, len(): as in some backbones of timm
+        return part
+    called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    convolutions = [name for name in called if isinstance(traced.get_submodule(str(name)), nn.Conv2d)]
+    if len(set(convolutions)) < len(convolutions):  # a norm behind each call would be folded into the same weights
         return part
     return fold_norms(part)
 

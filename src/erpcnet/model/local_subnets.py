@@ -124,7 +124,10 @@ class HardSubnet(PatchSubnet):
 def magnified(grid: Grid, side: int) -> Grid:
     """The same windows on an image of `side` pixels."""
     scale = side / grid.height
-    return Grid(side, side, round(grid.window * scale), round(grid.stride * scale))
+    window, gaps = round(grid.window * scale), grid.shape[0] - 1
+    # Both rounded up, the last window would not fit, and there were fewer cells.
+    stride = min(round(grid.stride * scale), (side - window) // gaps) if gaps else side
+    return Grid(side, side, window, stride)
 
 
 def patch_grid(image_size: int) -> Grid:

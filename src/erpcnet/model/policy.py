@@ -48,7 +48,7 @@ class ActorCritic(nn.Module):
     def __init__(self, channels: int, descriptor: int, cells: int, settings: PolicySettings) -> None:
         super().__init__()
         memory = settings.memory
-        self.settings, self.cells = settings, cells
+        self.settings = settings
         self.encoder = StateEncoder(channels, settings.width, memory)
         self.value_encoder = None if settings.shared_encoder else StateEncoder(channels, settings.width, memory)
         self.actor = nn.Linear(memory, cells)

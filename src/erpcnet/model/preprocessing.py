@@ -81,7 +81,12 @@ def _torchvisions(weights: Any) -> Preprocessing:
 def _timms(name: str) -> Preprocessing:
     from timm.models import get_pretrained_cfg
 
-    recipe = get_pretrained_cfg(name)
+    if ":" in name:  # of a hub, whose record is not timm's own
+        raise InputError(f"how 'timm/{name}' wants pictures is not known; give a name of timm.list_models().")
+    try:
+        recipe = get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise InputError(f"timm has no weights '{name}' ({error}).") from None
     if recipe is None:
         return Preprocessing()
     return Preprocessing(

@@ -116,12 +116,12 @@ class PolicyOrder:
     def select(self, rows: Tensor, previous: Tensor, visited: Tensor) -> Tensor:
         encoded = None if self._encoded is None else self._encoded[rows]
         logits, self._memory[rows] = self._policy.step(previous.float(), encoded, self._memory[rows])
+        if self._noise is None:  # by the logits, as the sigmoids of large ones are all 1
+            return logits.masked_fill(visited, float("-inf")).argmax(dim=1)
         log_probabilities = self._policy.log_probabilities(logits, visited)
-        if self._noise is not None:  # Gumbel's trick
-            noise = self._noise[self._step].to(log_probabilities.device)[rows].clamp_min(1e-9)
-            log_probabilities = log_probabilities - (-noise.log()).log()
+        noise = self._noise[self._step].to(log_probabilities.device)[rows].clamp_min(1e-9)  # Gumbel's trick
         self._step += 1
-        return log_probabilities.argmax(dim=1)
+        return (log_probabilities - (-noise.log()).log()).argmax(dim=1)
 
 
 @register_order("random")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +12,7 @@ from accelerate.utils import set_seed
 from erpcnet.config import Config
 from erpcnet.data import ImageLoader, ZeroShotDataset
 from erpcnet.data.loader import open_loader
+from erpcnet.errors import InputError
 from erpcnet.model import ERPCNet
 from erpcnet.model.preprocessing import preprocessing_for
 from erpcnet.training.embeddings import Embeddings
@@ -65,8 +65,12 @@ def open_context(config: Config, dataset: ZeroShotDataset) -> Context:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # Only if it is told to use CPUs does accelerate let several processes on them know of each other.
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    accelerator = Accelerator(cpu=device.type == "cpu" and (several or torch.cuda.is_available()))
+    try:
+        accelerator: Accelerator | None = Accelerator(cpu=device.type == "cpu")
+    except ValueError:  # it keeps one state for a process
+        accelerator = None
+    if accelerator is None or accelerator.device.type != device.type:
+        raise InputError(f"this process has trained on another device; start another process to train on {device}.")
     preprocessing = preprocessing_for(config.model.backbone, config.data.crop_share)
     loader = open_loader(dataset, config.input_data, preprocessing, accelerator.device, Share.of_process())
     return Context(config, dataset, loader, accelerator, Runtime.of(config.precision, config.cuda_graphs))

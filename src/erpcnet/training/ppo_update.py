@@ -55,7 +55,12 @@ class PPOUpdate:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from there."""
-        self._optimizer.load_state_dict(state)
+        own = self._optimizer.param_groups  # how a step runs is this machine's matter
+        groups = [
+            {**stored, **{name: mine[name] for name in ("capturable", "fused")}}
+            for stored, mine in zip(state["param_groups"], own, strict=True)
+        ]
+        self._optimizer.load_state_dict({**state, "param_groups": groups})
 
     def _graphed_step(self, episodes: Episodes) -> GraphedFunction[None]:
         """A step on these episodes, put where the graph reads them; other numbers of them need another graph."""

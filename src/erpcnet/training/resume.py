@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zlib
 from contextlib import suppress
@@ -79,7 +80,8 @@ def finish_cleaning(out: Path, config: Config, dataset: ZeroShotDataset) -> dict
     if not same_settings or _digest_of_data(out) != dataset.fingerprint():
         raise InputError(_held(out))
     metrics = _whole_metrics(out, dataset)
-    shutil.rmtree(out / DONE, ignore_errors=True)
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # of several, those that are later would not find it
+        shutil.rmtree(out / DONE, ignore_errors=True)
     return metrics
 
 
@@ -139,8 +141,10 @@ class Unfinished:
     Of several processes one `writes`; the others only read checkpoints.
     """
 
-    def __init__(self, out: Path, config: Config, dataset: ZeroShotDataset, writes: bool = True) -> None:
-        self._out, self._folder = out, out / UNFINISHED
+    def __init__(
+        self, out: Path, config: Config, dataset: ZeroShotDataset, writes: bool = True, overwrite: bool = False
+    ) -> None:
+        self._out, self._folder, self._overwrite = out, out / UNFINISHED, overwrite
         self._every, self._writes = 60 * config.checkpoint_minutes, writes
         self._lock: FileLock | None = None
         self._new = False
@@ -150,6 +154,8 @@ class Unfinished:
                 self._claim(config, dataset)
             except InputError:
                 self.release()
+                if self._new:
+                    shutil.rmtree(self._folder, ignore_errors=True)
                 raise
 
     def _acquire(self) -> None:
@@ -245,6 +251,8 @@ class Unfinished:
 
     def _begin(self, of: dict[str, Any]) -> None:
         """Make the folder that of a new run."""
+        if is_model(self._out / MODEL) and not self._overwrite:  # another training may have ended since it was checked
+            raise InputError(_held(self._out))
         try:
             self._clear()
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -82,13 +82,13 @@ def train_run(
     with on_device(device):
         check_memory(config, read)
         context = open_context(config, read)
-        return _train_claimed(context, out, plan)
+        return _train_claimed(context, out, plan, overwrite)
 
 
-def _train_claimed(context: Context, out: Path, plan: Plan) -> Metrics:
+def _train_claimed(context: Context, out: Path, plan: Plan, overwrite: bool) -> Metrics:
     """In a folder that is claimed for as long."""
     config, read, main = context.config, context.dataset, context.accelerator.is_main_process
-    unfinished = _claim(out, config, read, main)
+    unfinished = _claim(out, config, read, main, overwrite)
     try:
         with planned(plan), console_log(out / CONSOLE if main else None):
             metrics = _train(context, out, unfinished)
@@ -142,12 +142,12 @@ def _train(context: Context, out: Path, unfinished: Unfinished) -> Metrics:
     return metrics
 
 
-def _claim(out: Path, config: Config, dataset: ZeroShotDataset, main: bool) -> Unfinished:
+def _claim(out: Path, config: Config, dataset: ZeroShotDataset, main: bool, overwrite: bool) -> Unfinished:
     """The folder of a run, taken by the first process before any other reads it; all of them hear of a refusal."""
     found, problem = None, None
     if main:
         try:
-            found = Unfinished(out, config, dataset)
+            found = Unfinished(out, config, dataset, overwrite=overwrite)
         except InputError as error:
             problem = str(error)
     (problem,) = broadcast_object_list([problem])

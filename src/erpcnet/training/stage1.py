@@ -339,6 +339,8 @@ def _schedule(optimizer: torch.optim.Optimizer, settings: Stage1Settings, batche
         return StepLR(optimizer, settings.step_epochs * batches, settings.step_factor)
     if settings.schedule == "onecycle":
         highest = [group["lr"] for group in optimizer.param_groups]
-        return OneCycleLR(optimizer, highest, total_steps=settings.passes(batches) * batches + 1)
+        # The momentum of SGD stays what it is set to.
+        cycles, total = settings.optimizer == "adamw", settings.passes(batches) * batches + 1
+        return OneCycleLR(optimizer, highest, total_steps=total, cycle_momentum=cycles)
     warmup = max(MIN_WARMUP, batches)  # an epoch
     return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))

@@ -132,10 +132,6 @@ class Plan:
         left = self._guessed(self.phases) + (1 - share) * self._guessed([phase])
         return 1 - left / self._work if self._work else 0.0
 
-    def ahead(self) -> float:
-        """Seconds that the phases to come will take."""
-        return self._expected(self.phases, self._rates())
-
     def left(self, phase: Phase, units: float) -> float | None:
         """Seconds until all is done, with so many units of the phase at work to come; None while nothing tells."""
         rates = self._rates()
