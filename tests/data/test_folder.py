@@ -251,7 +251,7 @@ def test_as_many_folds_as_hold_enough_classes(dataset: ZeroShotDataset, monkeypa
     assert len(dataset.validation()) == 2
     monkeypatch.setattr(erpcnet.data.dataset, "ENOUGH_CLASSES", size)
     assert len(dataset.validation()) == 1
-    with pytest.raises(InputError, match="too few seen classes for validation folds"):
+    with pytest.raises(InputError, match="no validation folds"):
         dataclasses.replace(dataset, folds=()).validation()
 
 

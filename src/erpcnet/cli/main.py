@@ -66,6 +66,10 @@ LONGEST = 2000  # characters of a complaint
 TELL_NOTHING_ELSE = ("data", "demo", "presets", "serve")  # but what they are asked for
 PATHS = ("run", "out", "dataset", "folder", "picture", "config", "host", "device")  # arguments that must not be empty
 
+# What settings are called elsewhere, or were once, and a share of letters from which on a flag may be meant.
+ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "views": "crops", "output": "out", "data_dir": "dataset"}
+CLOSE = 0.75
+
 
 def build_parser(words: Sequence[str] = ()) -> Parser:
     """The parser of all commands; `words` are what it is for, as defaults may depend on them."""
@@ -175,7 +179,10 @@ def _closest_flag(words: list[str]) -> str:
     flags = [flag for action in own._actions for flag in action.option_strings if flag.startswith("--")]
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):
         if word not in flags:
-            same = [flag for flag in flags if flag.rpartition(".")[2] == word.removeprefix("--")]
-            close = same or difflib.get_close_matches(word, flags, n=1)
+            group, _, last = word.removeprefix("--").rpartition(".")
+            meant = ELSEWHERE.get(last, last)
+            same = [flag for flag in flags if flag.removeprefix("--").rpartition(".")[2] == meant]
+            same = [flag for flag in same if flag == f"--{group}.{meant}"] or same
+            close = same or difflib.get_close_matches(word, flags, n=1, cutoff=CLOSE)
             return f" (perhaps {' or '.join(close)})" if close else ""
     return ""

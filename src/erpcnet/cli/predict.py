@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import Namespace
@@ -62,6 +62,8 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
 def run(options: Namespace) -> int:
     from erpcnet.data.images import expand_paths, find_files, is_image
 
+    if is_image(PurePosixPath(options.run)):
+        raise InputError(f"{options.run} is a picture; the run comes first: `erpcnet predict RUN {options.run}`.")
     images = expand_paths(options.images)
     for folder in filter(Path.is_dir, map(Path, options.images)):
         others = [file for file in find_files(folder) if not is_image(file)]
