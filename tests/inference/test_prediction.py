@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image, ImageColor
 
 from conftest import between
@@ -24,6 +25,7 @@ from erpcnet.inference.drawing import (
     THUMBNAIL,
     WRONG,
     WRONG_TEXT,
+    _draw_windows,
     _frames,
     draw_localities,
     render_explanation,
@@ -227,6 +229,12 @@ def test_frames_step_inwards_where_others_lie() -> None:
     assert right_of == (140, 100, 240, 200)  # its left side lies on the right sides of the others, not on a left one
     assert apart == (40, 160, 140, 260)  # below the others: no side of it lies on theirs
     assert corner == pytest.approx((200, 300, 300 - step, 400 - step))  # a frame on the picture's edge would be cut off
+
+
+def test_windows_are_numbered_from_one() -> None:
+    axis = Figure().subplots()
+    _draw_windows(axis, Image.new("RGB", SIZE), found("fox", "wolf", "fox", "fox"), None)
+    assert [text.get_text() for text in axis.texts] == ["1", "2", "3"]
 
 
 def test_windows_at_the_same_place_stay_within_it() -> None:

@@ -161,12 +161,9 @@ def _draw_windows(axis: Axes, picture: Image.Image, prediction: Prediction, trut
     if prediction.object_crop is not None:
         left, upper, right, lower = prediction.object_crop
         axis.add_patch(Rectangle((left, upper), right - left, lower - upper, fill=False, **OBJECT_CROP))
-    boxes = [locality.box for locality in prediction.localities]
-    for number, (locality, frame) in enumerate(
-        zip(prediction.localities, _frames(boxes, picture.size), strict=True), 1
-    ):
-        colour = _colour(locality.answer, truth or prediction.name)
-        left, upper, right, lower = frame
+    frames = _frames([locality.box for locality in prediction.localities], picture.size)
+    for number, (left, upper, right, lower) in enumerate(frames):
+        colour = _colour(prediction.localities[number].answer, truth or prediction.name)
         axis.add_patch(
             Rectangle(
                 (left, upper),
