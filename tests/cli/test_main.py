@@ -78,6 +78,7 @@ def test_a_preset_may_need_a_flag(tmp_path: Path) -> None:
         (["predict", "a.png", "run"], "a.png is a picture; the run comes first: `erpcnet predict RUN a.png`"),
         (["train", "--stage1.learning_rate", "1"], "--stage1.learning_rate 1 (perhaps --stage1.lr)"),
         (["evaluate", "run", "--zebra"], "--zebra; see"),
+        (["predict", "run"], "the following arguments are required: images; see"),
         (["train", "--variant", "erpcnett"], "variant is 'erpcnett'; it must be one of 'erpcnet', 'rpcnet'"),
         (["train", "--stage1.lr", "fast"], "stage1.lr is 'fast'; it must be of type float"),
         (["train", "--model.joint.kind", "mean"], "no joint head 'mean'"),

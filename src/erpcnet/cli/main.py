@@ -153,7 +153,8 @@ def _run(words: list[str]) -> int:
         prog = " ".join(["erpcnet", *(one.name for one in COMMANDS if one.name == words[0])])
         if any(word.partition("=")[0] == "--data" for word in words):
             raise InputError("the folder of the dataset is --dataset DIR, no longer --data.") from None
-        raise InputError(f"{one_line(error)}{_closest_flag(words)}; see `{prog} --help`.") from None
+        message = one_line(error).replace(f"{words[0]}.", "")  # as in predict.images
+        raise InputError(f"{message}{_closest_flag(words)}; see `{prog} --help`.") from None
     except SystemExit as done:  # after --help or --version
         return int(done.code or 0)
     except InputError:
