@@ -37,13 +37,18 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
 
 def run(options: Namespace) -> int:
     config = config_of(options)
+    from erpcnet.data import read_dataset
     from erpcnet.evaluation.runs import read_validation
     from erpcnet.evaluation.tables import print_choices, print_metrics
+    from erpcnet.model.heads import check_joint_kind
     from erpcnet.training import train_run
 
+    # What is wrong comes first, and is not lost behind the settings.
+    check_joint_kind(config.model)
+    dataset = read_dataset(options.dataset)
     console.print(config.to_yaml(), markup=False, end="")
     note_other_weights(options.config, config)
-    metrics = train_run(config, options.dataset, options.out, options.overwrite, options.device).to_json()
+    metrics = train_run(config, dataset, options.out, options.overwrite, options.device).to_json()
     if SPEAKS:
         print_metrics([metrics], title=options.out)
         print_choices(metrics, read_validation(options.out))
