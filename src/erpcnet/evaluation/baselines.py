@@ -280,6 +280,9 @@ def frozen_features(config: Config, dataset: ZeroShotDataset) -> npt.NDArray[np.
     """
     key = _key(config, dataset)
     path = cache_folder(dataset) / f"features-{key}.npy"
+    found = _read(path, len(dataset.image_paths))
+    if found is not None:
+        return found
     with FileLock(path.with_suffix(".lock")):  # who comes second takes what the first has computed
         found = _read(path, len(dataset.image_paths))
         if found is None:
