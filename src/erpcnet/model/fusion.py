@@ -90,11 +90,7 @@ def _runs(network: ERPCNet, precision: torch.dtype) -> bool:
 def _folded(part: nn.Module) -> nn.Module:
     try:
         traced = fx.symbolic_trace(part)
-    except (
-        TraceError,
-        TypeError,
-        RuntimeError,
-    ):  # control flow, loops over shapes, len(): as in some backbones of timm
+    except (TraceError, TypeError, RuntimeError):  # control flow, loops over shapes or len(), as in some of timm's
         return part
     called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
     convolutions = [name for name in called if isinstance(traced.get_submodule(str(name)), nn.Conv2d)]
