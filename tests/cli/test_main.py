@@ -100,7 +100,11 @@ def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_only_the_asked_command_has_its_arguments() -> None:
     every = build_parser().format_help()
-    assert every == build_parser(["presets"]).format_help()
+    assert every == build_parser(["presets"]).format_help() == build_parser(["--help"]).format_help()
+    for words in (["--help"], ["evaluate"]):
+        action = build_parser(words)._subcommands_action
+        assert action is not None
+        assert len(action.choices["train"]._actions) == 1  # --help alone
 
 
 def test_completions_know_the_settings(tmp_path: Path) -> None:

@@ -81,11 +81,12 @@ def build_parser(words: Sequence[str] = ()) -> Parser:
     )
     commands = parser.add_subcommands(dest="command", title="commands", metavar="COMMAND")
     asked = next((command for command in COMMANDS if words and words[0] == command.name), None)
+    every = not words or words[0].startswith("--print")  # as completion needs them
     for command in COMMANDS:
         own = Parser(description=command.module.DESCRIPTION)
         commands.add_subcommand(command.name, own, help=command.help)
         own.prog = f"erpcnet {command.name}"
-        if asked in (None, command):  # nobody waits for the arguments of other commands
+        if every or command is asked:  # nobody waits for the arguments of other commands
             command.module.add_arguments(own, words if asked else ())
             if command.name not in TELL_NOTHING_ELSE:
                 add_quiet(own)
@@ -144,11 +145,11 @@ def _run(words: list[str]) -> int:
     if any("\0" in word for word in words):
         raise InputError("an argument holds a NUL byte, which no name can have.")
     try:
-        parser = build_parser(words)
+        parser = build_parser(words or ["--help"])
         options = parser.parse_args(words)
     except ArgumentError as error:
         if not words:
-            build_parser().print_help()
+            parser.print_help()
             return 2
         prog = " ".join(["erpcnet", *(one.name for one in COMMANDS if one.name == words[0])])
         if any(word.partition("=")[0] == "--data" for word in words):
