@@ -10,7 +10,10 @@ import torch
 # What limits the memory of a container, by cgroups of either version.
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 # What a RuntimeError says of a CPU's memory, and of other devices' where it is no torch.OutOfMemoryError.
-EXHAUSTED = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "bad allocation")
+EXHAUSTED = (
+    *("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "bad allocation"),
+    "could not create a primitive",  # oneDNN's, where there is no room for the code of a kernel
+)
 
 
 def free_gpu_memory(device: torch.device) -> int:
