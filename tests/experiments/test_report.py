@@ -32,7 +32,7 @@ OTHERS = (
     "published.csv",
     "quickstart.csv",
     "entropy.csv",
-    "once.csv",
+    "single-runs.csv",
     "entropy-cub.csv",
     "globalnet-sizes.csv",
     "attribute-places.csv",

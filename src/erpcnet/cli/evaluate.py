@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,13 +28,12 @@ def add_arguments(parser: Parser, words: Sequence[str]) -> None:
 
 
 def run(options: Namespace) -> int:
-    from erpcnet.evaluation.runs import check_delta, damaged_files, open_run, read_validation
+    from erpcnet.evaluation.runs import damaged_files, open_run, read_validation
+    from erpcnet.evaluation.stacking import check_delta
     from erpcnet.evaluation.tables import print_choices, print_metrics
     from erpcnet.utils.processes import processes_joined
     from erpcnet.utils.runtime import check_device
 
-    if options.delta is not None and not math.isfinite(options.delta):
-        raise InputError(f"--delta is {options.delta}; it must be a finite number.")
     check_delta(options.delta)
     if options.json and options.baseline:
         raise InputError("--baseline goes with the table, not with --json; `erpcnet baseline --json` prints it.")

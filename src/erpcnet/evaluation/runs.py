@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
-from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -20,6 +19,7 @@ from erpcnet.evaluation.operating_point import Plainer, StopChoice
 from erpcnet.evaluation.protocol import Metrics, PlainerMetrics, measure
 from erpcnet.evaluation.rejection import RejectChoice
 from erpcnet.evaluation.rollouts import EvaluationRollouts, rollout_test_images
+from erpcnet.evaluation.stacking import check_delta
 from erpcnet.inference.class_table import ClassTable
 from erpcnet.inference.model_file import read_model
 from erpcnet.inference.run_files import METRICS, RUN, VALIDATION, dataset_of, is_readable, read_run, tell_damage
@@ -80,12 +80,6 @@ def evaluate_run(
     check_delta(delta)
     opened = open_run(run, dataset, test_crops, device, share)
     return opened.measure(opened.rollouts(), delta)
-
-
-def check_delta(delta: object) -> None:
-    """Refuse what cannot be a delta; None is that of the run."""
-    if delta is not None and (isinstance(delta, bool) or not isinstance(delta, Real) or not abs(float(delta)) < 1e30):
-        raise InputError(f"delta is {str(delta)[:40]}; it must be a finite number.")
 
 
 def read_metrics(run: str | Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,9 @@ from torch import Tensor
 
 from erpcnet.errors import InputError
 from erpcnet.evaluation.metrics import harmonic_mean, per_class_accuracy
-from erpcnet.evaluation.stacking import curve, stack
+from erpcnet.evaluation.stacking import check_delta, curve, stack
 from erpcnet.model.scoring import stack_logits
 
-LARGEST_DELTA = 1e30  # beyond which scores vanish beside it
 Array = npt.NDArray[Any] | Tensor
 
 
@@ -84,10 +82,7 @@ def gzsl_metrics(scores: Array, labels: Array, seen: Array, delta: float | None 
     of_seen = is_seen[true]
     if of_seen.all() or not of_seen.any():
         raise InputError("there must be images of seen and of unseen classes.")
-    if delta is not None and (
-        isinstance(delta, bool) or not isinstance(delta, Real) or not abs(float(delta)) <= LARGEST_DELTA
-    ):
-        raise InputError("delta is no finite number.")
+    check_delta(delta)
     delta = float(delta or 0.0)
     best = stack(values[of_seen], is_seen), stack(values[~of_seen], is_seen)
     predicted = stack_logits(values, is_seen, delta).argmax(dim=1)

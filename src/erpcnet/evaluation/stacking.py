@@ -7,11 +7,22 @@ where delta passes the gap between the two logits. So all deltas are known from 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
 
+from erpcnet.errors import InputError
 from erpcnet.evaluation.metrics import class_weights
+
+LARGEST_DELTA = 1e30  # beyond which logits vanish beside it
+
+
+def check_delta(delta: object) -> None:
+    """Refuse what cannot be a delta; None is that of a run, or none at all."""
+    real = isinstance(delta, Real) and not isinstance(delta, bool) and abs(float(delta)) <= LARGEST_DELTA
+    if delta is not None and not real:
+        raise InputError(f"delta is {str(delta)[:40]}; it must be a finite number.")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import html
 from dataclasses import dataclass
 from io import BytesIO
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from erpcnet.data.tables import closest
 from erpcnet.errors import InputError
 from erpcnet.inference.class_table import Candidates
 from erpcnet.inference.pictures import Picture, open_picture
@@ -159,9 +159,8 @@ def explain(
         raise InputError("there is one candidate, and nothing to compare it with; name more classes.")
     other = against or next(name for name, _ in prediction.top if name != prediction.name)
     if other not in table.names:
-        close = difflib.get_close_matches(str(other)[:60], table.names, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else "."
-        raise InputError(f"there is no class '{str(other)[:60]}' among the candidates{hint}")
+        other = str(other)[:60]
+        raise InputError(f"there is no class '{other}' among the candidates{closest(other, table.names) or '.'}")
     if other == prediction.name:
         raise InputError(f"'{other}' is the answer itself; compare with another class.")
     device = next(network.parameters()).device

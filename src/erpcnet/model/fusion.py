@@ -14,6 +14,7 @@ from torch.fx.proxy import TraceError
 
 from erpcnet.model.local_subnets import WindowSubnet
 from erpcnet.model.network import ERPCNet
+from erpcnet.model.policy import flatten_recurrent_weights
 from erpcnet.utils.runtime import Runtime
 
 ADDITIONS = (operator.add, operator.iadd, torch.add)
@@ -37,9 +38,7 @@ def fuse(network: ERPCNet, precision: torch.dtype | None = None) -> ERPCNet:
         The same network.
     """
     network.eval().requires_grad_(False)
-    for module in network.modules():
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()  # a copy's weights lie apart, and cuDNN would gather them at every call
+    flatten_recurrent_weights(network)
     parts: list[tuple[nn.Module, str]] = [(network.backbone, "trunk"), (network.backbone, "last")]
     if network.local is not None:
         if isinstance(network.local, WindowSubnet):

@@ -25,6 +25,13 @@ class StateEncoder(nn.Module):
         return hidden
 
 
+def flatten_recurrent_weights(network: nn.Module) -> None:
+    """Put the weights of its GRUs side by side: a copy's lie apart, and cuDNN would gather them at every call."""
+    for module in network.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
+
+
 class PolicyOutput(NamedTuple):
     """At each step, `logits` [N, T, cells] before masking, and `values` [N, T]."""
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from erpcnet.model.policy import flatten_recurrent_weights
+
 Network = TypeVar("Network", bound=nn.Module)
 
 
@@ -19,9 +21,7 @@ class ExponentialMovingAverage(Generic[Network]):
 
     def __init__(self, network: Network, decay: float) -> None:
         self.network = copy.deepcopy(network).requires_grad_(False)
-        for module in self.network.modules():
-            if isinstance(module, nn.RNNBase):
-                module.flatten_parameters()  # a copy's weights lie apart, and cuDNN would gather them at every call
+        flatten_recurrent_weights(self.network)
         self.decay, self.steps = decay, 0
 
     @torch.no_grad()
